@@ -105,21 +105,13 @@ class Aggregator:
         if missing:
             raise RunError(f"{len(missing)} of {len(new)} examples have no votes yet: collect them first")
         counts = np.array([self._votes[query] for query in new])
-        try:
-            with self._ledger.batch(len(new)):
-                labels, unstable = self._draw(counts)
-                cost = Charge(len(labels), int((labels != UNANSWERED).sum()), unstable)
-                self._ledger.charge_and_store(new[: len(labels)], labels.tolist(), cost)
-        except BaseException:
-            self._stream = None  # its count of ⊥ ran ahead of the ledger: go on from what is stored
-            raise
-
-    def _draw(self, counts: NDArray[np.int64]) -> tuple[NDArray[np.int64], int]:
-        """Labels, and how many more ⊥ they used up, where the mechanism limits those."""
-        stream = self._stream or self._resumed_stream()
-        labels = stream.answer(counts, self._entropy)
+        with self._ledger.batch(len(new)):
+            stream, self._stream = self._stream or self._resumed_stream(), None  # it runs ahead until this is stored
+            labels = stream.answer(counts, self._entropy)
+            unstable = stream.unstable - self._ledger.spent().unstable
+            cost = Charge(len(labels), int((labels != UNANSWERED).sum()), unstable)
+            self._ledger.charge_and_store(new[: len(labels)], labels.tolist(), cost)
         self._stream = stream
-        return labels, stream.unstable - self._ledger.spent().unstable
 
     def _resumed_stream(self) -> Stream:
         """Go on from what the ledger holds; after a restart that may cost something (see `MSvec.begin`)."""
@@ -154,7 +146,9 @@ class Aggregator:
 
         There is none where the list of queries was `adaptive`: it is defined for a list that was fixed beforehand.
         """
-        ids = [query for query in self._ledger.stored(query_ids(X, self._key)) if query in self._votes]
+        ids = query_ids(X, self._key)
+        stored = self._ledger.stored(ids)
+        ids = [query for query in dict.fromkeys(ids) if query in stored and query in self._votes]
         figures: dict[str, Any] = {"private": "do not publish", "delta": delta, "queries": len(ids)}
         if adaptive:
             figures |= {"epsilon_data_dependent": None, "why": "queries were chosen by earlier answers"}

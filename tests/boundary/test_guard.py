@@ -44,8 +44,13 @@ KEY = b"q" * 32
 
 
 def shown(error: BaseException) -> str:
-    """All that a traceback, a log or Ray would show of an error."""
-    return "".join(traceback.format_exception(error)) + repr(pickle.dumps(error))
+    """All that a traceback, a log or Ray would show of an error, and whatever else hangs on it."""
+    text, left = "".join(traceback.format_exception(error)) + repr(pickle.dumps(error)), [error]
+    while left:
+        one = left.pop()
+        text += repr(one) + repr(vars(one)) + "".join(getattr(one, "__notes__", ()))
+        left += [beside for beside in (one.__cause__, one.__context__) if beside is not None]
+    return text
 
 
 def raise_(error: Exception) -> None:

@@ -1,29 +1,27 @@
-"""The ledger: append only, one transaction, never over its limits, whatever is killed, and nothing changed unseen."""
+"""The ledger: append only, one transaction, never over its limits, and on disk before anybody goes on."""
 
 from __future__ import annotations
 
-import math
 import os
 import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
-import time
+import tempfile
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
-from support.ledgers import LIMITS, check, opened, pay, tampered
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from support.ledgers import KEY, LIMITS, check, opened, pay
 
-from pate.accounting.composition import SAMPLER_SHARES
-from pate.errors import BudgetExceeded, ConfigError, RunError
-from pate.ledger import Charge, Ledger, Limits, SharedBudget, SharedLedger
-from pate.ledger._chain import verify
-from pate.ledger.ledger import DRAWS_PER_RUN, RUNS_SHARING
-from pate.noise.integer import TV_ERROR_PER_DRAW
+from pate.errors import BudgetExceeded, RunError
+from pate.ledger import Charge, Ledger, Limits, SharedBudget, SharedLedger, connect
+from pate.ledger._chain import json_pin, verify
+from pate.storage._files import KEY_BYTES, create_key, read_key, write_atomically
 
 
 def test_answers_and_charges_come_back(tmp_path: Path) -> None:
@@ -79,12 +77,281 @@ def test_rows_cannot_be_changed_or_removed(tmp_path: Path, table: str) -> None:
                 db.execute(statement)
 
 
-def test_other_limits_and_other_budgets_are_refused(tmp_path: Path) -> None:
+OTHER_LIMITS = {
+    "max_queries": 101,
+    "max_answers": 59,
+    "mechanism": "GNMax(sigma=1.0)",
+    "rdp_asked": 0.1,
+    "rdp_answered": 0.1,
+}
+OTHER_BUDGETS = {"order": 9.0, "epsilon": 3.5, "delta": 2e-5}
+BUDGET = SharedBudget(order=8.0, epsilon=3.0, delta=1e-5)
+
+
+def test_limits_and_joint_budgets_are_fixed_before_the_first_query(tmp_path: Path) -> None:
+    """Each of their figures: a mechanism with less noise costs more, and so does a query whose price was lowered."""
+    assert OTHER_LIMITS.keys() == {field.name for field in fields(Limits)}
+    assert OTHER_BUDGETS.keys() == {field.name for field in fields(SharedBudget)}
     opened(tmp_path).close()
-    with pytest.raises(RunError, match="fixed before the first query"):
-        opened(tmp_path, limits=Limits(101, 60, LIMITS.mechanism))
-    with pytest.raises(RunError, match="no shared budget"):
-        opened(tmp_path, shared=SharedBudget(8.0, 5.0, 1e-5))
+    for name, value in OTHER_LIMITS.items():
+        with pytest.raises(RunError, match="limits are fixed before the first query"):
+            opened(tmp_path, limits=replace(LIMITS, **{name: value}))
+    with pytest.raises(RunError, match="was made for no shared budget"):
+        opened(tmp_path, shared=BUDGET)
+    shared = SharedLedger.create(tmp_path / "shared", BUDGET)
+    others = [None, *(replace(BUDGET, **{name: value}) for name, value in OTHER_BUDGETS.items())]
+    for other in others:
+        with pytest.raises(RunError, match=r"was made for SharedBudget\(.*which cannot be changed"):
+            Ledger(shared.db, shared.key, shared.head, "run", LIMITS, other)
+    assert (check(tmp_path), verify(shared.db, shared.key, shared.head)) == (2, 1)  # nothing was entered
+
+
+# What goes through it.
+
+
+RUNS = {
+    "one": Limits(100, 60, "m", rdp_asked=1 / 64, rdp_answered=1 / 32),
+    "two": Limits(40, 30, "m", rdp_answered=1 / 16),
+}
+
+
+class LedgerMachine(RuleBasedStateMachine):
+    """Charges, crashes, reopening, asking again and asking too much, by one run or by two that share a budget.
+
+    Against dictionaries of what was told. Prices are powers of two, so that their sums are exact.
+    """
+
+    @initialize(shared=st.booleans())
+    def begin(self, shared: bool) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="pate-ledger-"))
+        self.shared = SharedLedger.create(self.folder / "shared", BUDGET) if shared else None
+        self.answers: dict[str, dict[bytes, int]] = {name: {} for name in (RUNS if shared else ["one"])}
+        self.ledgers = {name: self.open(name) for name in self.answers}
+
+    def open(self, name: str) -> Ledger:
+        if self.shared is None:
+            return opened(self.folder, name, RUNS[name])
+        return Ledger(self.shared.db, self.shared.key, self.shared.head, name, RUNS[name], BUDGET)
+
+    def charge(self, name: str) -> Charge:
+        told = self.answers[name]
+        return Charge(len(told), sum(label >= 0 for label in told.values()))
+
+    def cost(self, name: str, charge: Charge) -> float:
+        return charge.asked * RUNS[name].rdp_asked + charge.answered * RUNS[name].rdp_answered
+
+    def fits(self, name: str, n: int) -> bool:
+        """Whether n more are sure to fit: all of them may be answered, and each is asked and answered then."""
+        spent, limits = self.charge(name), RUNS[name]
+        if self.shared is not None:
+            joint = sum(self.cost(one, self.charge(one)) for one in self.answers)
+            if joint + self.cost(name, Charge(n, n)) > BUDGET.rdp:
+                return False
+        return spent.asked + n <= limits.max_queries and spent.answered + n <= limits.max_answers
+
+    @rule(data=st.data(), batch=st.lists(st.binary(min_size=1, max_size=2), min_size=1, max_size=30, unique=True))
+    def ask(self, data: st.DataObject, batch: list[bytes]) -> None:
+        name = data.draw(st.sampled_from(sorted(self.answers)))
+        stored = self.ledgers[name].stored(batch)
+        new = [query for query in batch if query not in stored]
+        if not new:
+            return
+        labels = data.draw(st.lists(st.integers(-1, 3), min_size=len(new), max_size=len(new)))
+        try:
+            pay(self.ledgers[name], new, labels)
+        except BudgetExceeded:
+            assert not self.fits(name, len(new))
+            return
+        assert self.fits(name, len(new))
+        self.answers[name] |= dict(zip(new, labels, strict=True))
+
+    @rule(query=st.binary(min_size=3, max_size=3))
+    def crash_in_a_batch(self, query: bytes) -> None:
+        ledger = self.ledgers["one"]
+        if not ledger.room():
+            return
+        with pytest.raises(ZeroDivisionError), ledger.batch(1):
+            ledger.charge_and_store([query], [1], Charge(1, 1))
+            raise ZeroDivisionError
+
+    @rule(closed=st.booleans())
+    def reopen(self, closed: bool) -> None:
+        """Closed, or the process is lost: then the old connection is simply dropped."""
+        for name in self.answers:
+            if closed:
+                self.ledgers[name].close()
+            self.ledgers[name] = self.open(name)
+
+    @invariant()
+    def holds_what_was_paid_for(self) -> None:
+        for name, told in self.answers.items():
+            ledger = self.ledgers[name]
+            assert ledger.stored(list(told)) == told
+            assert ledger.spent() == self.charge(name)
+            assert not self.fits(name, ledger.room() + 1)
+            assert not ledger.room() or self.fits(name, ledger.room())
+        if self.shared is None:
+            check(self.folder)
+        else:
+            left = BUDGET.rdp - sum(self.cost(name, self.charge(name)) for name in self.answers)
+            assert self.ledgers["one"].rdp_left() == left >= 0
+            verify(self.shared.db, self.shared.key, self.shared.head)
+
+    def teardown(self) -> None:
+        if hasattr(self, "folder"):
+            for ledger in self.ledgers.values():
+                ledger.close()
+            shutil.rmtree(self.folder)
+
+
+LedgerMachine.TestCase.settings = settings(max_examples=15, stateful_step_count=12, deadline=None)
+TestLedgerMachine = LedgerMachine.TestCase
+
+
+_WRITER = """
+import sys
+from pathlib import Path
+from pate.ledger import Charge, Ledger, Limits
+folder = Path(sys.argv[1])
+ledger = Ledger(folder / "ledger.db", b"k" * 32, folder / "ledger.head", "run", Limits(10**9, 10**9, "m"))
+start = ledger.spent().asked
+for i in range(start, start + 10**6, 5):
+    ids = [b"%d" % (i + j) for j in range(5)]
+    with ledger.batch(5):
+        ledger.charge_and_store(ids, [i % 10] * 5, Charge(5, 5))
+    print(i, flush=True)
+"""
+
+
+def writer(folder: Path) -> subprocess.Popen[str]:
+    """A process that stores batch after batch, and says so after each."""
+    return subprocess.Popen([sys.executable, "-c", _WRITER, str(folder)], stdout=subprocess.PIPE, text=True)
+
+
+def test_kill_nine_loses_nothing_that_was_acknowledged(tmp_path: Path) -> None:
+    for batches in (1, 7, 30):
+        process = writer(tmp_path)
+        assert process.stdout is not None
+        told = [process.stdout.readline() for _ in range(batches)]
+        os.kill(process.pid, signal.SIGKILL)
+        told += process.stdout.read().split("\n")[:-1]  # whole lines only
+        process.wait(timeout=30)
+        ledger = opened(tmp_path, limits=Limits(10**9, 10**9, "m"))
+        spent = ledger.spent()
+        ledger.close()
+        with sqlite3.connect(tmp_path / "ledger.db") as db:
+            answers = db.execute("SELECT COUNT(*) FROM answers").fetchone()[0]
+        assert answers == spent.asked >= int(told[-1]) + 5
+        check(tmp_path)
+
+
+def test_verify_is_not_fooled_by_a_writer_at_work(tmp_path: Path) -> None:
+    process = writer(tmp_path)
+    try:
+        assert process.stdout is not None
+        process.stdout.readline()
+        links = [check(tmp_path) for _ in range(40)]
+        for _ in range(50):
+            process.stdout.readline()
+        links.append(check(tmp_path))
+    finally:
+        process.kill()
+        process.communicate(timeout=30)
+    assert links == sorted(links)
+    assert links[-1] > links[0]
+
+
+def test_a_clock_that_goes_back_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Times are written for people; order and limits come from row numbers and the chain."""
+    from pate.ledger import ledger as module
+
+    path, key, head, limits = tmp_path / "l.db", b"k" * 32, tmp_path / "head", Limits(3, 3, "m")
+    for number, moment in enumerate(["2030-01-01T00:00:00+00:00", "1999-01-01T00:00:00+00:00", "1970-01-01T00:00:00"]):
+        monkeypatch.setattr(module, "now", lambda moment=moment: moment)
+        ledger = Ledger(path, key, head, "run", limits)
+        with ledger.batch(1):
+            ledger.charge_and_store([bytes([number]) * 16], [number], Charge(1, 1))
+        assert ledger.spent().asked == number + 1
+        ledger.close()
+    assert verify(path, key, head) == 5
+    ledger = Ledger(path, key, head, "run", limits)
+    with pytest.raises(BudgetExceeded), ledger.batch(1):
+        pass
+
+
+# On disk.
+
+FULL = 2  # SQLite's number for "a commit is on disk when it returns, whatever happens to the machine"
+
+
+def test_every_commit_is_on_disk_when_it_returns(tmp_path: Path) -> None:
+    db = connect(tmp_path / "ledger.db")
+    assert db.execute("PRAGMA synchronous").fetchone() == (FULL,)
+    assert db.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    db.close()
+
+
+@pytest.fixture
+def synced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The files and folders that were brought to disk since, in order; a file that was renamed by its old name."""
+    names: list[str] = []
+    fsync = os.fsync
+
+    def noted(descriptor: int) -> None:
+        names.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")).name)
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    return names
+
+
+def test_a_file_is_on_disk_before_it_has_its_name_and_the_name_is_too(tmp_path: Path, synced: list[str]) -> None:
+    write_atomically(tmp_path / "head", lambda path: path.write_text("x"))
+    assert synced == ["head.partial", tmp_path.name]
+
+
+def test_head_and_anchor_are_on_disk_before_a_batch_ends(tmp_path: Path, synced: list[str]) -> None:
+    places = (tmp_path / "ledger.db", KEY, tmp_path / "ledger.head")
+    ledger = Ledger(*places, "run", LIMITS, anchor=str(tmp_path / "anchor"))
+    synced.clear()
+    pay(ledger, [b"a"], [1])
+    assert synced == ["ledger.head.partial", tmp_path.name, "anchor"]
+    assert (tmp_path / "ledger.head").read_text() == json_pin(ledger.head())
+
+
+def test_the_head_moves_with_a_sanitised_figure_too(tmp_path: Path) -> None:
+    ledger = opened(tmp_path)
+    before = ledger.head()
+    ledger.release_once(lambda: {"epsilon": 1.0})
+    assert ledger.head() != before
+    assert (tmp_path / "ledger.head").read_text() == json_pin(ledger.head())
+
+
+def test_a_sanitised_figure_is_drawn_once(tmp_path: Path) -> None:
+    drawn = iter([1.0, 2.0])
+    for _ in range(2):
+        assert opened(tmp_path).release_once(lambda: {"epsilon": next(drawn)}) == {"epsilon": 1.0}
+
+
+def test_a_file_that_cannot_be_written_whole_stays_as_it_was(tmp_path: Path) -> None:
+    def fails(path: Path) -> None:
+        path.write_text("half")
+        raise OSError
+
+    write_atomically(tmp_path / "head", lambda path: path.write_text("whole"))
+    with pytest.raises(OSError):
+        write_atomically(tmp_path / "head", fails)
+    assert (tmp_path / "head").read_text() == "whole"
+
+
+def test_a_key_is_drawn_once_and_for_its_owner(tmp_path: Path) -> None:
+    create_key(tmp_path / "key")
+    first = read_key(tmp_path / "key")
+    create_key(tmp_path / "key")
+    assert read_key(tmp_path / "key") == first
+    assert len(first) == KEY_BYTES
+    assert (tmp_path / "key").stat().st_mode & 0o077 == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["key"]
 
 
 # What happens to the file.
@@ -117,7 +384,7 @@ def test_another_schema_is_refused(version: int, tmp_path: Path) -> None:
             look(tmp_path)
 
 
-def test_a_locked_database_is_one_clear_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_locked_database_is_one_clear_line(tmp_path: Path) -> None:
     ledger = opened(tmp_path)
     ledger._db.execute("PRAGMA busy_timeout = 50")
     other = sqlite3.connect(tmp_path / "ledger.db", isolation_level=None)
@@ -144,62 +411,6 @@ def test_a_full_disk_stores_nothing(tmp_path: Path) -> None:
     assert check(tmp_path) == before + 2
 
 
-# Who changed it.
-
-
-@pytest.mark.parametrize(
-    "statements",
-    [
-        ["UPDATE answers SET label = 7 WHERE query = x'61'"],
-        ["UPDATE charges SET asked = 0 WHERE charge = 1"],
-        ["UPDATE runs SET max_queries = 1000000"],
-        ["UPDATE budget SET epsilon = 50"],
-        ["DELETE FROM answers WHERE query = x'62'"],
-        ["DELETE FROM answers WHERE charge = 1", "DELETE FROM charges WHERE charge = 1"],
-        [
-            "DELETE FROM answers WHERE charge = 3",
-            "DELETE FROM charges WHERE charge = 3",
-            "DELETE FROM chain WHERE link = 5",
-        ],
-        ["DELETE FROM chain WHERE link = 4"],
-        ["INSERT INTO charges VALUES (9, 1, 1, 1, 0, 0.0, 'now', 1)"],
-        ["INSERT INTO answers VALUES (1, x'7a', 3, 1)"],
-        [
-            "UPDATE answers SET charge = 99 WHERE charge = 1",
-            "UPDATE answers SET charge = 1 WHERE charge = 2",
-            "UPDATE answers SET charge = 2 WHERE charge = 99",
-        ],
-    ],
-)
-def test_a_changed_ledger_is_found(tmp_path: Path, statements: list[str]) -> None:
-    ledger = opened(tmp_path)
-    for query in (b"a", b"b", b"c"):
-        pay(ledger, [query], [1])
-    ledger.close()
-    assert check(tmp_path) == 5
-    tampered(tmp_path, *statements)
-    for look in (check, opened):
-        with pytest.raises(RunError, match=r"ledger\.db"):
-            look(tmp_path)
-
-
-def test_an_older_copy_of_the_file_is_found_and_not_used(tmp_path: Path) -> None:
-    ledger = opened(tmp_path)
-    pay(ledger, [b"a"], [1])
-    ledger.close()
-    shutil.copy(tmp_path / "ledger.db", tmp_path / "old.db")
-    ledger = opened(tmp_path)
-    pay(ledger, [b"b"], [1])
-    ledger.close()
-    (tmp_path / "old.db").rename(tmp_path / "ledger.db")
-    for suffix in ("-wal", "-shm"):
-        (tmp_path / f"ledger.db{suffix}").unlink(missing_ok=True)
-    with pytest.raises(RunError, match="older"):
-        check(tmp_path)
-    with pytest.raises(RunError, match="older"):
-        opened(tmp_path)
-
-
 def test_a_closed_ledger_is_one_file(tmp_path: Path) -> None:
     ledger = opened(tmp_path)
     pay(ledger, [b"a"], [1])
@@ -208,215 +419,3 @@ def test_a_closed_ledger_is_one_file(tmp_path: Path) -> None:
     for name in ("ledger.db", "ledger.head"):
         shutil.copy(tmp_path / name, tmp_path / "copy" / name)
     assert opened(tmp_path / "copy").stored([b"a"]) == {b"a": 1}
-
-
-def test_a_ledger_that_is_gone_is_not_made_anew(tmp_path: Path) -> None:
-    ledger = opened(tmp_path)
-    pay(ledger, [b"a"], [1])
-    ledger.close()
-    (tmp_path / "ledger.db").unlink()
-    with pytest.raises(RunError, match="not the ledger last written here"):
-        opened(tmp_path)
-
-
-def test_a_ledger_under_another_key_is_found(tmp_path: Path) -> None:
-    pay(opened(tmp_path), [b"a"], [1])
-    with pytest.raises(RunError, match="link 1"):
-        verify(tmp_path / "ledger.db", b"j" * 32, tmp_path / "ledger.head")
-
-
-def test_a_head_that_fell_behind_in_a_crash_catches_up(tmp_path: Path) -> None:
-    ledger = opened(tmp_path)
-    behind = (tmp_path / "ledger.head").read_text()
-    pay(ledger, [b"a"], [1])
-    ledger.close()
-    (tmp_path / "ledger.head").write_text(behind)  # killed between the commit and the head
-    assert opened(tmp_path).stored([b"a"]) == {b"a": 1}
-    assert (tmp_path / "ledger.head").read_text() != behind
-    assert check(tmp_path) == 3
-
-
-# Several runs on the same data.
-
-
-def test_runs_that_share_a_ledger_add_up_under_one_filter(tmp_path: Path) -> None:
-    budget = SharedBudget(order=8.0, epsilon=3.0, delta=1e-5)
-    shared = SharedLedger.create(tmp_path / "shared", budget)
-    limits = Limits(100, 100, "m", rdp_asked=0.0, rdp_answered=budget.rdp / 50.5)
-    first, second = (Ledger(shared.db, shared.key, shared.head, run, limits, budget) for run in ("one", "two"))
-    pay(first, [b"%d" % i for i in range(30)], [1] * 30)
-    assert first.room() == second.room() == 20
-    with pytest.raises(BudgetExceeded, match="20 would"):
-        pay(second, [b"%d" % i for i in range(21)], [1] * 21)
-    pay(second, [b"%d" % i for i in range(20)], [1] * 20)
-    assert first.room() == 0
-    assert first.stored([b"0"]) == second.stored([b"0"]) == {b"0": 1}
-    assert first.rdp_left() >= 0
-    assert verify(shared.db, shared.key, shared.head) == 1 + 2 + 2
-
-
-def test_the_filter_matches_dp_accountings_conversion() -> None:
-    from dp_accounting.rdp import compute_epsilon
-
-    shared = SharedBudget(order=8.0, epsilon=3.0, delta=1e-5)
-    assert compute_epsilon([8.0], [shared.rdp], 1e-5 * (1 - SAMPLER_SHARES[0]))[0] == pytest.approx(3.0, rel=1e-12)
-
-
-@pytest.mark.parametrize(("epsilon", "delta"), [(3.0, 1e-5), (12.0, 1e-7), (20.0, 1e-5)])
-def test_the_joint_delta_covers_the_noise_that_all_runs_can_draw(epsilon: float, delta: float) -> None:
-    """(ε, δ₀)-DP of ideal noise, and (1 + e^ε)·τ for each of 2⁵⁰ draws, come to δ at most."""
-    shared = SharedBudget(order=8.0, epsilon=epsilon, delta=delta)
-    log_left = (math.log1p(-1 / 8) - (epsilon - shared.rdp)) * 7 - math.log(8)  # δ₀ of the conversion
-    sampler = (1 + math.exp(epsilon)) * RUNS_SHARING * DRAWS_PER_RUN * TV_ERROR_PER_DRAW
-    assert math.exp(log_left) + sampler <= delta * (1 + 1e-12)
-
-
-def test_a_joint_budget_that_no_sampler_covers_allows_nothing(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="nothing is left"):
-        SharedLedger.create(tmp_path / "shared", SharedBudget(order=8.0, epsilon=60.0, delta=1e-5))
-
-
-def test_a_shared_ledger_takes_no_more_runs_than_its_delta_allows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("pate.ledger.ledger.RUNS_SHARING", 2)
-    budget = SharedBudget(order=8.0, epsilon=3.0, delta=1e-5)
-    shared = SharedLedger.create(tmp_path / "shared", budget)
-    limits = Limits(100, 100, "m", rdp_asked=0.0, rdp_answered=0.01)
-    for name in ("one", "two", "one"):
-        Ledger(shared.db, shared.key, shared.head, name, limits, budget).close()
-    with pytest.raises(RunError, match="2 runs share it"):
-        Ledger(shared.db, shared.key, shared.head, "three", limits, budget)
-
-
-class LedgerMachine(RuleBasedStateMachine):
-    """Charges, crashes, reopening, asking again and asking too much, against a dictionary and two counters."""
-
-    queries = Bundle("queries")
-
-    @initialize(tmp=st.just(None))
-    def begin(self, tmp: None) -> None:
-        import tempfile
-
-        self.folder = Path(tempfile.mkdtemp(prefix="pate-ledger-"))
-        self.ledger = opened(self.folder)
-        self.answers: dict[bytes, int] = {}
-        self.asked = self.answered = 0
-
-    @rule(target=queries, query=st.binary(min_size=1, max_size=2))
-    def new_query(self, query: bytes) -> bytes:
-        return query
-
-    @rule(batch=st.lists(queries, min_size=1, max_size=30, unique=True), label=st.integers(-1, 9))
-    def ask(self, batch: list[bytes], label: int) -> None:
-        new = [query for query in batch if query not in self.ledger.stored(batch)]
-        if not new:
-            return
-        fits = self.asked + len(new) <= 100 and self.answered + len(new) <= 60
-        try:
-            pay(self.ledger, new, [label] * len(new))
-        except BudgetExceeded:
-            assert not fits
-            return
-        assert fits
-        self.answers |= dict.fromkeys(new, label)
-        self.asked += len(new)
-        self.answered += len(new) * (label >= 0)
-
-    @rule(batch=st.lists(queries, min_size=1, max_size=5, unique=True))
-    def crash_in_a_batch(self, batch: list[bytes]) -> None:
-        new = [query for query in batch if query not in self.answers]
-        if len(new) > self.ledger.room() or not new:
-            return
-        with pytest.raises(ZeroDivisionError), self.ledger.batch(len(new)):
-            self.ledger.charge_and_store(new, [1] * len(new), Charge(len(new), len(new)))
-            raise ZeroDivisionError
-
-    @rule()
-    def reopen(self) -> None:
-        self.ledger.close()
-        self.ledger = opened(self.folder)
-
-    @rule()
-    def lose_the_process(self) -> None:
-        self.ledger = opened(self.folder)  # the old connection is simply dropped
-
-    @invariant()
-    def holds_what_was_paid_for(self) -> None:
-        assert self.ledger.stored(list(self.answers)) == self.answers
-        assert self.ledger.spent() == Charge(self.asked, self.answered)
-        check(self.folder)
-
-    def teardown(self) -> None:
-        if hasattr(self, "folder"):
-            self.ledger.close()
-            shutil.rmtree(self.folder)
-
-
-LedgerMachine.TestCase.settings = settings(max_examples=15, stateful_step_count=15, deadline=None)
-TestLedgerMachine = LedgerMachine.TestCase
-
-
-_WRITER = """
-import sys
-from pathlib import Path
-from pate.ledger import Charge, Ledger, Limits
-folder = Path(sys.argv[1])
-ledger = Ledger(folder / "ledger.db", b"k" * 32, folder / "ledger.head", "run", Limits(10**9, 10**9, "m"))
-start = ledger.spent().asked
-for i in range(start, start + 10**6, 5):
-    ids = [b"%d" % (i + j) for j in range(5)]
-    with ledger.batch(5):
-        ledger.charge_and_store(ids, [i % 10] * 5, Charge(5, 5))
-    print(i, flush=True)
-"""
-
-
-def test_kill_nine_loses_nothing_that_was_acknowledged(tmp_path: Path) -> None:
-    for round_number in range(5):
-        writer = subprocess.Popen([sys.executable, "-c", _WRITER, str(tmp_path)], stdout=subprocess.PIPE, text=True)
-        assert writer.stdout is not None
-        acknowledged = int(writer.stdout.readline())
-        time.sleep(0.05 * (round_number + 1))
-        os.kill(writer.pid, signal.SIGKILL)
-        rest = writer.stdout.read().split("\n")[:-1]  # whole lines only
-        writer.wait(timeout=30)
-        acknowledged = int(rest[-1]) if rest else acknowledged
-        ledger = opened(tmp_path, limits=Limits(10**9, 10**9, "m"))
-        spent = ledger.spent()
-        ledger.close()
-        with sqlite3.connect(tmp_path / "ledger.db") as db:
-            answers = db.execute("SELECT COUNT(*) FROM answers").fetchone()[0]
-        assert answers == spent.asked >= acknowledged + 5
-        check(tmp_path)
-
-
-def test_verify_is_not_fooled_by_a_writer_at_work(tmp_path: Path) -> None:
-    writer = subprocess.Popen([sys.executable, "-c", _WRITER, str(tmp_path)], stdout=subprocess.PIPE, text=True)
-    try:
-        assert writer.stdout is not None
-        writer.stdout.readline()
-        links = [check(tmp_path) for _ in range(60)]
-    finally:
-        writer.kill()
-        writer.communicate(timeout=30)
-    assert links == sorted(links)
-    assert links[-1] > links[0]
-
-
-def test_a_clock_that_goes_back_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Times are written for people; order and limits come from row numbers and the chain."""
-    from pate.ledger import ledger as module
-
-    path, key, head, limits = tmp_path / "l.db", b"k" * 32, tmp_path / "head", Limits(3, 3, "m")
-    for number, moment in enumerate(["2030-01-01T00:00:00+00:00", "1999-01-01T00:00:00+00:00", "1970-01-01T00:00:00"]):
-        monkeypatch.setattr(module, "now", lambda moment=moment: moment)
-        ledger = Ledger(path, key, head, "run", limits)
-        with ledger.batch(1):
-            ledger.charge_and_store([bytes([number]) * 16], [number], Charge(1, 1))
-        assert ledger.spent().asked == number + 1
-        ledger.close()
-    assert verify(path, key, head) == 5
-    ledger = Ledger(path, key, head, "run", limits)
-    with pytest.raises(BudgetExceeded), ledger.batch(1):
-        pass

@@ -11,21 +11,21 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.ledgers import KEY, LIMITS, check, opened, pay, tampered
+from support import ledgers, stored_ledgers
 from support.small_data import LOGISTIC, STORED_VOTES, digits_with_votes
 
 from pate import pipeline
-from pate.cli._look import verify as verify_command
+from pate.cli._look import verify
 from pate.config import Config, parse_config
 from pate.errors import RunError
-from pate.ledger import Charge, Ledger
-from pate.ledger._chain import identity
+from pate.ledger import Pin
 from pate.ledger._stored import FOLDER
-from pate.runs._run_ledger import anchor_of, ledger_opener, published_pins, read_labels
+from pate.runs._run_ledger import Labels, anchor_of, ledger_opener, published_pins, read_labels, write_labels
 from pate.runs.run import Run
 from pate.storage import open_storage
 from pate.voters import voters_of
 
+REFUSED = r"is not the ledger that labels\.npz was released from"
 data = cache(partial(digits_with_votes, 20))
 
 
@@ -80,7 +80,7 @@ def ledger_of(source: Path, target: Path, *names: str) -> None:
 
 def charges_deleted(older: Path, out: Path) -> None:
     """Answers and charges are gone, the chain and its head are as they were."""
-    tampered(out, "DELETE FROM answers", "DELETE FROM charges")
+    ledgers.tampered(out, "DELETE FROM answers", "DELETE FROM charges")
     with sqlite3.connect(out / "ledger.db") as db:
         assert db.execute("SELECT COUNT(*) FROM chain").fetchone()[0] > 2
 
@@ -159,7 +159,7 @@ def test_a_spoilt_run_neither_goes_on_nor_verifies(
     with pytest.raises(RunError, match=words):
         run(out, resume=True)
     with pytest.raises(RunError, match=words):
-        verify_command(str(out))
+        verify(str(out))
 
 
 def test_labels_that_are_not_the_stored_ones_are_refused(copies: Path) -> None:
@@ -174,7 +174,7 @@ def test_a_finished_run_goes_on_and_stays_as_it_is(copies: Path) -> None:
     before = (copies / "after" / "labels.npz").read_bytes()
     assert run(copies / "after", resume=True) == published.labels.tolist()
     assert (copies / "after" / "labels.npz").read_bytes() == before
-    verify_command(str(copies / "after"))
+    verify(str(copies / "after"))
 
 
 def test_pins_tell_nothing_but_a_number_and_letters(runs: Path) -> None:
@@ -196,7 +196,7 @@ def test_a_whole_run_rolled_back_is_found_by_its_anchor(runs: Path, tmp_path: Pa
     with pytest.raises(RunError, match="rolled back, or another copy"):
         run(tmp_path / "run", resume=True, anchor=tmp_path / "anchor")
     with pytest.raises(RunError, match="is not the ledger that the anchor"):
-        verify_command(str(tmp_path / "run"))
+        verify(str(tmp_path / "run"))
     with pytest.raises(RunError, match="begun with the anchor"):
         run(tmp_path / "run", resume=True, anchor=tmp_path / "other")
 
@@ -215,7 +215,7 @@ def test_an_anchor_that_is_gone_is_missed(runs: Path, tmp_path: Path) -> None:
 def test_links_missing_at_the_end_in_storage_are_found(tmp_path: Path) -> None:
     url = f"file://{tmp_path}/store"
     labels = run(url)
-    verify_command(url)
+    verify(url)
     assert run(url, resume=True) == labels
     storage = open_storage(url)
     names = storage.names(FOLDER)
@@ -224,109 +224,83 @@ def test_links_missing_at_the_end_in_storage_are_found(tmp_path: Path) -> None:
         for name in names[left:]:
             storage.remove(name)
         with pytest.raises(RunError, match=r"is not the ledger that labels\.npz was released from"):
-            verify_command(url)
+            verify(url)
         with pytest.raises(RunError, match=r"is not the ledger that labels\.npz was released from"):
             run(url, resume=True)
         assert storage.names(FOLDER) == names[:left]
         storage.write(kept)
-    verify_command(url)
+    verify(url)
 
 
 def test_a_stored_run_that_is_rolled_back_whole_is_found_by_its_anchor(tmp_path: Path) -> None:
     url, anchor = f"file://{tmp_path}/store", f"file://{tmp_path}/anchor"
     run(url, anchor=anchor)
-    verify_command(url)
+    verify(url)
     storage = open_storage(url)
     for name in [*storage.names(FOLDER)[3:], "labels.npz", *storage.names("student"), *storage.names("plots")]:
         storage.remove(name)
     with pytest.raises(RunError, match="is not the ledger that the anchor"):
-        verify_command(url)
+        verify(url)
     with pytest.raises(RunError, match="rolled back, or another copy"):
         run(url, resume=True)
 
 
-# Two copies of a ledger.
+# The ledger alone, of a run here and in storage: nothing is trained.
 
 
-def anchored(folder: Path, anchor: Path | str) -> Ledger:
-    return Ledger(folder / "ledger.db", KEY, folder / "ledger.head", "run", LIMITS, anchor=str(anchor))
+def publish(path: Path, pin: Pin) -> None:
+    write_labels(path, Labels(np.array([1]), np.array([0]), pin), ("a", "b"))
 
 
-@pytest.fixture(params=["file", "storage"])
-def anchor(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    return str(tmp_path / "anchor") if request.param == "file" else f"file://{tmp_path}/anchor"
+def test_an_older_ledger_with_its_own_head_neither_goes_on_nor_verifies(tmp_path: Path) -> None:
+    with Run.create(tmp_path / "run", config()) as run:
+        kept = (run.ledger_file, run.ledger_head)
+        ledger_opener(voters_of(config()), run)().close()
+        for path in kept:
+            shutil.copy(path, tmp_path / path.name)
+        ledger = ledger_opener(voters_of(config()), run)()
+        ledgers.pay(ledger, [b"a"], [1])
+        publish(run.labels_file, ledger.head())
+        ledger.close()
+        verify(str(run.path))
+        for path in kept:
+            shutil.copy(tmp_path / path.name, path)
+        with pytest.raises(RunError, match=REFUSED):
+            ledger_opener(voters_of(config()), run)()
+    with pytest.raises(RunError, match=REFUSED):
+        verify(str(tmp_path / "run"))
 
 
-@pytest.fixture
-def two(anchor: str, tmp_path: Path) -> tuple[Path, Path]:
-    """A run that released one label, and a copy of it."""
-    (tmp_path / "one").mkdir()
-    ledger = anchored(tmp_path / "one", anchor)
-    pay(ledger, [b"a"], [1])
-    ledger.close()
-    shutil.copytree(tmp_path / "one", tmp_path / "two")
-    return tmp_path / "one", tmp_path / "two"
+def test_links_that_are_gone_from_storage_are_missed_by_verify(tmp_path: Path) -> None:
+    url = f"file://{tmp_path}/store"
+    storage = open_storage(url)
+    storage.create("private/key", stored_ledgers.KEY)
+    ledger = stored_ledgers.machine(url, tmp_path / "machine")
+    stored_ledgers.pay(ledger, 1, 1, 2)
+    publish(tmp_path / "labels.npz", ledger.head())
+    storage.write({"labels.npz": (tmp_path / "labels.npz").read_bytes()})
+    verify(url)
+    storage.remove(storage.names(FOLDER)[-1])
+    with pytest.raises(RunError, match=REFUSED):
+        verify(url)
 
 
-def test_of_two_copies_that_go_on_one_is_refused(two: tuple[Path, Path], anchor: str) -> None:
-    first = anchored(two[0], anchor)
-    pay(first, [b"b"], [2])
-    with pytest.raises(RunError, match="another copy"):
-        anchored(two[1], anchor)
-    pay(first, [b"c"], [3])
-
-
-def test_of_two_copies_open_at_once_one_releases(two: tuple[Path, Path], anchor: str) -> None:
-    first, second = (anchored(folder, anchor) for folder in two)
-    pay(first, [b"b"], [2])
-    with pytest.raises(RunError, match=r"another copy .*nothing was released"):
-        pay(second, [b"b"], [7])
-    pay(first, [b"c"], [3])
-    first.close()
-    assert anchored(two[0], anchor).stored([b"a", b"b", b"c"]) == {b"a": 1, b"b": 2, b"c": 3}
-    with pytest.raises(RunError, match="another copy"):
-        anchored(two[1], anchor)
-
-
-def test_an_anchor_is_no_farther_than_the_ledger_after_a_crash(two: tuple[Path, Path], tmp_path: Path) -> None:
-    """Killed after the commit and before the anchor: the answer is paid for, and told by the next."""
-    ledger = opened(two[0])  # commits and knows of no anchor
-    pay(ledger, [b"b"], [2])
-    ledger.close()
-    again = anchored(two[0], tmp_path / "anchor" if (tmp_path / "anchor").is_file() else f"file://{tmp_path}/anchor")
-    assert again.stored([b"b"]) == {b"b": 2}
-    pay(again, [b"c"], [3])
-    assert check(two[0]) == 5
-
-
-def test_a_line_that_a_crash_tore_is_no_entry(tmp_path: Path) -> None:
-    ledger = anchored(tmp_path, tmp_path / "anchor")
-    pay(ledger, [b"a"], [1])
-    ledger.close()
-    with (tmp_path / "anchor").open("a") as file:
-        file.write('{"ledger": "' + identity(KEY) + '", "link": 4, "ma')
-    ledger = anchored(tmp_path, tmp_path / "anchor")
-    pay(ledger, [b"b"], [2])
-    ledger.close()
-    lines = (tmp_path / "anchor").read_text().splitlines()
-    assert [json.loads(line)["link"] for line in lines if line.endswith("}")] == [1, 2, 3, 4]
-    assert anchored(tmp_path, tmp_path / "anchor").spent() == Charge(2, 2)
-    (tmp_path / "anchor").write_text('{"ledger": {}}}\n')
-    with pytest.raises(RunError, match="the anchor is damaged"):
-        anchored(tmp_path, tmp_path / "anchor")
-    assert (tmp_path / "anchor").stat().st_mode & 0o077 == 0
-
-
-def test_one_file_anchors_several_ledgers(tmp_path: Path) -> None:
-    for name, key in (("one", b"1" * 32), ("two", b"2" * 32)):
-        (tmp_path / name).mkdir()
-        places = (tmp_path / name / "ledger.db", key, tmp_path / name / "ledger.head")
-        for query in (b"a", b"b"):
-            ledger = Ledger(*places, "run", LIMITS, anchor=str(tmp_path / "anchor"))
-            pay(ledger, [query], [1])
-            ledger.close()
-
-
-def test_an_anchor_that_cannot_be_written_releases_nothing(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="anchor cannot be opened"):
-        anchored(tmp_path, tmp_path / "no" / "folder" / "anchor")
+def test_the_anchor_that_a_run_was_begun_with_is_asked_without_being_named(tmp_path: Path) -> None:
+    with Run.create(tmp_path / "run", config()) as run:
+        anchor = anchor_of(config(), run, Path(), str(tmp_path / "anchor"), print)
+        ledger_opener(voters_of(config()), run, anchor=anchor)().close()
+        verify(str(run.path))
+        for path in (run.ledger_file, run.ledger_head):
+            shutil.copy(path, tmp_path / path.name)
+        ledger = ledger_opener(voters_of(config()), run, anchor=anchor)()
+        ledgers.pay(ledger, [b"a"], [1])
+        ledger.close()
+        for path in (run.ledger_file, run.ledger_head):
+            shutil.copy(tmp_path / path.name, path)
+    with pytest.raises(RunError, match="is not the ledger that the anchor"):
+        verify(str(tmp_path / "run"))
+    with (
+        Run.create(tmp_path / "run", config(), resume=True) as run,
+        pytest.raises(RunError, match="rolled back, or another copy"),
+    ):
+        ledger_opener(voters_of(config()), run, anchor=anchor_of(config(), run, Path(), None, print))()
