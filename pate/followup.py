@@ -55,12 +55,10 @@ from pate.voters.teachers._checkpoints import TeacherFiles
 
 _MADE_FROM_TEACHERS = (
     files.VOTES,
-    f"{files.VOTES}.partial",
     files.EVALUATION,
     files.EPSILON,
     files.FAILURES,
     files.PAGE,
-    f"{files.PAGE}.partial",
     files.AUDIT,
     files.AUDIT_PAGE,
 )
@@ -146,7 +144,8 @@ def _erase(directory: Run, parts: Sequence[int]) -> None:
         for part in parts:
             store.erase(part)
     for name in _MADE_FROM_TEACHERS:
-        (directory.private / name).unlink(missing_ok=True)
+        for left in (name, f"{name}.partial"):  # what a crash left of one counts as well
+            (directory.private / left).unlink(missing_ok=True)
     shutil.rmtree(directory.features_folder, ignore_errors=True)
     shutil.rmtree(directory.attacks_folder, ignore_errors=True)
 

@@ -106,12 +106,18 @@ class Aggregator:
             raise RunError(f"{len(missing)} of {len(new)} examples have no votes yet: collect them first")
         counts = np.array([self._votes[query] for query in new])
         with self._ledger.batch(len(new)):
-            stream, self._stream = self._stream or self._resumed_stream(), None  # it runs ahead until this is stored
-            labels = stream.answer(counts, self._entropy)
-            unstable = stream.unstable - self._ledger.spent().unstable
+            labels, unstable = self._draw(counts)
+            stream, self._stream = self._stream, None  # its count of ⊥ runs ahead of the ledger until this is stored
             cost = Charge(len(labels), int((labels != UNANSWERED).sum()), unstable)
             self._ledger.charge_and_store(new[: len(labels)], labels.tolist(), cost)
         self._stream = stream
+
+    def _draw(self, counts: NDArray[np.int64]) -> tuple[NDArray[np.int64], int]:
+        """Labels, and how many more ⊥ they used up, where the mechanism limits those."""
+        stream, self._stream = self._stream or self._resumed_stream(), None
+        labels = stream.answer(counts, self._entropy)
+        self._stream = stream
+        return labels, stream.unstable - self._ledger.spent().unstable
 
     def _resumed_stream(self) -> Stream:
         """Go on from what the ledger holds; after a restart that may cost something (see `MSvec.begin`)."""

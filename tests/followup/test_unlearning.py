@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -25,9 +26,7 @@ from pate.voters.teachers._checkpoints import TeacherFiles
 from pate.voters.teachers._worker import Teaching
 from pate.voters.teachers.ensemble import Ensemble, private_records
 
-TEACHERS = (
-    4  # 15 records each: a part with one class only, whose teacher a record less does not change, comes once in 10,000
-)
+TEACHERS = 4
 CONFIG = {
     "n_teachers": TEACHERS,
     "data": {"source": "arrays"},
@@ -38,7 +37,11 @@ CONFIG = {
     "backend": "local",
 }
 Data = tuple[PublicData, Records]
-MADE = (files.VOTES, files.EVALUATION, files.EPSILON, files.FAILURES, files.PAGE)
+MADE = [
+    *(files.VOTES, files.EVALUATION, files.EPSILON, files.FAILURES, files.PAGE, files.AUDIT, files.AUDIT_PAGE),
+    *(f"{files.FEATURES}/records.npy", f"{files.ATTACKS}/shadow/1.npz"),
+]
+MADE += [f"{name}.partial" for name in MADE]  # as a crash leaves them
 
 
 def arrays(ids: bool = False) -> Data:
@@ -55,20 +58,27 @@ def train(config: Config, private: PrivateData, run: Run) -> None:
     with Ensemble(teaching, private_records(config, private, run), store) as ensemble:
         ensemble.train()
     for name in MADE:
+        (run.private / name).parent.mkdir(parents=True, exist_ok=True)
         (run.private / name).write_text("made from all teachers")
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Iterator[Run]:
-    """A run whose teachers are trained, on records without ids."""
+    """A run whose teachers are trained, on records without ids.
+
+    With a key under which both classes are in every part: a teacher of one class would not change with a record less.
+    """
     config = parse_config(CONFIG)
-    with Run.create(tmp_path / "run", config) as run:
+    (tmp_path / "run" / "private").mkdir(parents=True, mode=0o700)
+    (tmp_path / "run" / "private" / "key").write_bytes(b"k" * 32)
+    with Run.create(tmp_path / "run", config, "auto") as run:
         train(config, drop_forgotten(*arrays(), run), run)
         yield run
 
 
-def payloads(run: Run) -> list[bytes | None]:
-    return [TeacherFiles(run.private, run.key, trusted=True).load(part) for part in range(TEACHERS)]
+def payloads(run: Run, round_number: int = 1) -> list[bytes | None]:
+    files_of_round = TeacherFiles(run.teachers_of_round(round_number), run.key, trusted=True)
+    return [files_of_round.load(part) for part in range(TEACHERS)]
 
 
 # Which data a run goes on with.
@@ -114,10 +124,13 @@ def test_and_with_the_votes_it_began_with(tmp_path: Path) -> None:
 
 def test_the_record_its_teacher_and_what_was_made_from_it_go(run: Run) -> None:
     before = payloads(run)
+    shutil.copytree(run.private / files.TEACHERS, run.teachers_of_round(2) / files.TEACHERS)  # of a second round
     assert forget(parse_config(CONFIG), *arrays(), run, [], [7]) == 1
     after = payloads(run)
     assert None not in after
-    assert sum(old != new for old, new in zip(before, after, strict=True)) == 1
+    touched = [part for part in range(TEACHERS) if before[part] != after[part]]
+    assert len(touched) == 1
+    assert [part for part, left in enumerate(payloads(run, 2)) if left is None] == touched  # nobody needs it yet
     assert not [name for name in MADE if (run.private / name).exists()]
     assert Version.of(run).version == 2
     left = records_of(drop_forgotten(*arrays(), run))

@@ -198,7 +198,7 @@ def test_a_folder_beside_it_runs_no_code_and_tells_what_it_can(folder: Path, mon
 known = st.sampled_from([GNMax(20), GNMax(40), LNMax(20)])  # few, since each bound is worked out once
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(st.lists(st.tuples(known, st.integers(1, 300)), min_size=1, max_size=4))
 def test_together_they_cost_no_more_than_their_sum_and_no_less_than_any_alone(runs: list[Any]) -> None:
     delta = 1e-6
