@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import settings
+from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from support.aggregators import KEY, examples, make, unsure
@@ -150,5 +150,10 @@ class AggregatorMachine(RuleBasedStateMachine):
         shutil.rmtree(self.folder)
 
 
-AggregatorMachine.TestCase.settings = settings(max_examples=24, stateful_step_count=12, deadline=None)
+AggregatorMachine.TestCase.settings = settings(
+    max_examples=24,
+    stateful_step_count=12,
+    deadline=None,
+    phases=(Phase.explicit, Phase.reuse, Phase.generate),  # a dozen steps need no shrinking, which takes minutes
+)
 TestAggregatorMachine = pytest.mark.filterwarnings("ignore")(AggregatorMachine.TestCase)

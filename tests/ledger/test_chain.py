@@ -54,6 +54,9 @@ def test_a_pin_of_another_history_is_not_held(tmp_path: Path) -> None:
     assert pin.link == 5
     with pytest.raises(RunError, match=r"is not the ledger that labels\.npz was released from"):
         Ledger(two / "ledger.db", KEY, two / "ledger.head", "run", LIMITS, pins={"labels.npz": pin})
+    pins = {"labels.npz": opened(two).head(), "student/student.json": pin}
+    with pytest.raises(RunError, match=r"is not the ledger that student/student\.json was released from"):
+        verify(two / "ledger.db", KEY, two / "ledger.head", pins)
 
 
 def test_an_answer_without_a_charge_is_found(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from functools import partial
 from pathlib import Path
 
@@ -23,10 +22,10 @@ def make(
     asked: int = 10,
     answered: int = 10,
     ensemble: int = 1,
-    entropy: Entropy = os.urandom,
+    entropy: Entropy | None = None,
     shared: SharedLedger | None = None,
 ) -> Aggregator:
-    """Votes are in `folder`, and so is the ledger, unless it is a `shared` one."""
+    """Votes are in `folder`, and so is the ledger, unless it is `shared`; noise comes from where it does by default."""
     mechanism = mechanism or GNMax(0.05)
     if shared is None:
         limits = Limits(asked, answered, repr(mechanism))
@@ -37,7 +36,8 @@ def make(
         assert prices is not None
         limits = Limits(asked, answered, repr(mechanism), *prices)
         opened = partial(Ledger, shared.db, shared.key, shared.head, "run", limits, budget)
-    return Aggregator(mechanism, opened, folder, KEY, 20, entropy)
+    arguments = mechanism, opened, folder, KEY, 20
+    return Aggregator(*arguments) if entropy is None else Aggregator(*arguments, entropy)
 
 
 def examples(n: int) -> np.ndarray:
