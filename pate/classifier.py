@@ -298,7 +298,8 @@ class PATEClassifier(ClassifierMixin, BaseEstimator):
     def decision_function(self, X: Any) -> NDArray[np.float64]:
         """What speaks for each of `classes_`, a column each; of two classes, one number for the second.
 
-        That is the student's own decision function where it has one, and log-probabilities otherwise.
+        That is the student's own decision function where it has one, and log-probabilities otherwise. An SVC of three
+        or more classes predicts by its largest score only with `break_ties`.
         """
         check_is_fitted(self)
         X = self._encoded(X)

@@ -627,10 +627,15 @@ def test_the_default_student_scales_by_public_examples() -> None:
     np.testing.assert_allclose(scaler.mean_, (X_public * scale).astype(np.float32).mean(axis=0), rtol=1e-3)
 
 
-@pytest.mark.parametrize("student", [None, SVC(), SVC(decision_function_shape="ovo"), GaussianNB(), Threshold()])
+@pytest.mark.parametrize(
+    "student", [None, SVC(break_ties=True), SVC(decision_function_shape="ovo"), GaussianNB(), Threshold()]
+)
 @pytest.mark.parametrize("n_classes", [2, 3])
 def test_scores_agree_with_predictions(student: object, n_classes: int) -> None:
-    """Also where no released label names one of the classes."""
+    """Also where no released label names one of the classes, and whichever labels are released.
+
+    An SVC that does not break ties predicts by votes between pairs of classes, and scores otherwise.
+    """
     X, _ = records()
     y = np.digitize(X[:, 0] + X[:, 1], [-0.7, 0.7] if n_classes == 3 else [0]) + 1
     classes = range(5) if n_classes == 3 else [1, 2]

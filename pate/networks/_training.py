@@ -179,17 +179,19 @@ class BatchSampler:
 class ClassPrior(nn.Module):
     """How often each class should come up among unlabelled examples, and how often the network has lately said so.
 
-    `mix` is 'even' (all classes alike), 'labels' (as among the labels, each class counted once more), or 'free'.
+    `mix` is 'even' (all classes alike), 'labels' (as among the labels, by their `weights` if they have any, each class
+    counted once more), or 'free'.
     """
 
     wanted: Tensor
     seen: Tensor
 
-    def __init__(self, mix: str, labels: Tensor, n_classes: int) -> None:
+    def __init__(self, mix: str, labels: Tensor, n_classes: int, weights: Tensor | None = None) -> None:
         super().__init__()
+        weights = None if weights is None else weights.to(labels.device)
         known = {
             "even": torch.ones(n_classes),
-            "labels": labels.bincount(minlength=n_classes).cpu() + 1.0,
+            "labels": labels.bincount(weights, minlength=n_classes).cpu().float() + 1.0,
             "free": None,
         }
         if mix not in known:

@@ -207,7 +207,7 @@ class NeuralStudent(ClassifierMixin, BaseEstimator):
         generator, augment, network, average = start
         n_classes, smoothing = len(self.classes_), self.label_smoothing
         targets = one_hot(labels, n_classes).float() * (1 - smoothing) + smoothing / n_classes
-        prior = ClassPrior(self.class_prior, labels, n_classes).to(pool.device)
+        prior = ClassPrior(self.class_prior, labels, n_classes, drawn.weights).to(pool.device)
         learn, modules, optimisers = self._learner(start, prior, pool)
 
         def step(number: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -51,8 +51,9 @@ def test_skewed_labels_do_not_end_in_one_answer_for_everything(name: str, monkey
 @networks
 def test_a_student_that_learns_is_the_same_as_if_nobody_had_looked(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     given, _, _ = skewed(most=12)
-    watched = build_student(name, SMALL, 3).fit(*given)
-    assert watched.fell_back_ is None
+    watched = build_student(name, SMALL, 3)
+    watched.fell_back_ = "as it did when it was fitted to other labels"
+    assert watched.fit(*given).fell_back_ is None
     monkeypatch.setattr(NeuralStudent, "_has_collapsed", lambda *_: False)
     unwatched = build_student(name, SMALL, 3).fit(*given)
     for key, value in watched.weights().items():
@@ -91,7 +92,9 @@ def test_one_line_says_so_and_the_card_keeps_it(tmp_path: Path) -> None:
     assert "labels alone" in console.lines[0]
     save_model(student, tmp_path / "student", {})
     assert load_card(tmp_path / "student")["learned"]["fell_back"] == student.fell_back_
-    np.testing.assert_array_equal(load_model(tmp_path / "student").predict(X), student.predict(X))
+    stored = load_model(tmp_path / "student")
+    np.testing.assert_array_equal(stored.predict(X), student.predict(X))
+    assert stored.fell_back_ == student.fell_back_
 
 
 def verdict(own: int, reference: int, n: int = 300, commonest: int = 60, **changes: Any) -> bool:
@@ -128,22 +131,28 @@ def test_an_example_with_several_labels_is_in_one_third() -> None:
 
 
 def test_references_never_see_the_labels_that_they_are_tried_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And each label counts by its weight, also where the student is trained on the labels alone in the end."""
     given, _, _ = skewed()
+    weights = np.linspace(0.5, 1, len(given[1]))
     student = build_student("mixmatch", SMALL | {"steps": 4}, 3)
     seen: list[torch.Tensor] = []
+    drawn_by: list[torch.Tensor] = []
     taught = NeuralStudent._taught_by_labels
 
-    def noted(self: Any, labelled: torch.Tensor, *further: Any) -> Any:
+    def noted(self: Any, labelled: torch.Tensor, labels: torch.Tensor, drawn: BatchSampler, steps: int) -> Any:
+        assert drawn.weights is not None
         seen.append(labelled)
-        return taught(self, labelled, *further)
+        drawn_by.append(drawn.weights)
+        return taught(self, labelled, labels, drawn, steps)
 
     monkeypatch.setattr(NeuralStudent, "_taught_by_labels", noted)
-    monkeypatch.setattr(_neural, "falls_short", lambda *_: False)
-    student.fit(*given)
+    monkeypatch.setattr(_neural, "falls_short", lambda *_: True)
+    student.fit(*given, sample_weight=weights)
     third, _ = thirds(given[0], 3)
-    for number, found in enumerate(seen):
-        assert torch.equal(found, student._tensor(given[0][third != number]))
-    assert len(seen) == 2
+    for number, (found, drawn) in enumerate(zip(seen, drawn_by, strict=True)):  # the last of all labels
+        assert torch.equal(found, student._tensor(given[0][third != number if number < 2 else third >= 0]))
+        np.testing.assert_array_equal(drawn.numpy(), weights[third != number if number < 2 else third >= 0])
+    assert len(seen) == 3
 
 
 def test_too_few_labels_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:

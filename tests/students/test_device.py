@@ -32,7 +32,7 @@ def test_all_steps_are_where_the_network_is(name: str, shape: tuple[int, ...], m
     monkeypatch.setattr(torch.optim, "AdamW", partial(_without_fused, torch.optim.AdamW))  # which knows no meta
     monkeypatch.setattr(torch.optim, "Adam", partial(_without_fused, torch.optim.Adam))
     monkeypatch.setattr(torch.Tensor, "__int__", lambda self: 1)
-    monkeypatch.setattr(torch.Tensor, "bincount", lambda self, minlength: torch.ones(minlength))
+    monkeypatch.setattr(torch.Tensor, "bincount", lambda self, weights, minlength: torch.ones(minlength))
     monkeypatch.setattr(torch.Tensor, "min", lambda self, *a, **k: _OWN_MIN(self, *a, **k) if a else torch.tensor(0.0))
     monkeypatch.setattr(torch.Tensor, "max", lambda self, *a, **k: _OWN_MAX(self, *a, **k) if a else torch.tensor(1.0))
     X = np.random.default_rng(0).random((60, *shape)).astype(np.float32)
