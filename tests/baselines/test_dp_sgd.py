@@ -205,8 +205,11 @@ def test_a_resumed_run_keeps_the_accountants_state(tmp_path: Path) -> None:
     )  # a second PCA would have been a second charge
     assert resumed.history_ == [(3.0, 1.0, 1), (1.0, 0.1, 50)]
     assert resumed.epsilon_ == model.plan()[3]
-    with pytest.raises(RunError, match="other settings"):
-        classifier(**settings, learning_rate=0.1).fit(X, y, state=state)
+    others: dict[str, Any] = {"learning_rate": 0.1, "sigma": 2.0, "clip_norm": 0.5, "lot_size": 30, "epochs": 6}
+    others |= {"n_records": 700, "pca_sigma": 4.0, "delta": 1e-6, "random_state": 1, "momentum": 0.5, "components": 4}
+    for name, value in others.items():
+        with pytest.raises(RunError, match="other settings"):
+            classifier(**settings | {name: value}).fit(X, y, state=state)
 
 
 def test_public_components_owe_nothing_to_private_records() -> None:
