@@ -110,7 +110,7 @@ def test_a_record_moves_the_sum_by_one_norm_whatever_the_network_draws(kind: str
     """Added or removed, wherever it stands; changed, by two. All keys are the same."""
     X, y = records(13)
     whole = sum_of(kind, X, y)
-    for place in (0, 6, 12):
+    for place in (0, 7):
         without = sum_of(kind, np.delete(X, place, axis=0), np.delete(y, place))
         assert np.linalg.norm(whole - without) <= 1 + 1e-3
         other = X.copy()
@@ -125,7 +125,7 @@ def test_a_record_moves_the_sum_by_one_norm_whatever_the_network_draws(kind: str
     value=st.sampled_from([0.0, 1.0, -40.0, float("nan"), 3e38]),
     micro_batch=st.sampled_from([1, 4, 100]),
 )
-@fuzz(20)
+@fuzz(8)
 @pytest.mark.filterwarnings("ignore:model:UserWarning")
 def test_any_record_in_any_company(kind: str, n: int, place: int, value: float, micro_batch: int) -> None:
     X, y = records(n, seed=n)

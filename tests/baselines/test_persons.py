@@ -59,7 +59,7 @@ def test_which_record_counts_depends_on_that_persons_records_alone(
     other=st.lists(st.tuples(st.sampled_from([-9.0, 0.5, 9.0]), st.integers(0, 1)), max_size=5),
     order=st.integers(0, 99),
 )
-@fuzz(15)
+@fuzz(8)
 def test_a_person_moves_the_clipped_sum_by_one_norm_and_a_changed_one_by_two(
     persons: list[list[tuple[float, int]]], other: list[tuple[float, int]], order: int
 ) -> None:

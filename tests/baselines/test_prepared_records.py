@@ -95,7 +95,7 @@ def records(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
 
 
 @given(own=st.sampled_from(OWN), n=st.integers(0, 9), place=st.integers(0, 9), value=VALUES, other=VALUES)
-@fuzz(15)
+@fuzz(8)
 def test_a_record_moves_the_sum_by_one_norm_whatever_the_transform(
     own: str, n: int, place: int, value: float, other: float
 ) -> None:

@@ -291,6 +291,7 @@ def test_a_baseline_is_made_of_what_is_beside_its_own_config(tmp_path: Path) -> 
             assert run.model().whose == name
 
 
+@pytest.mark.slow
 def test_the_cifar10_config_runs_on_generated_images(tmp_path: Path) -> None:
     """Thirty random images a batch file, in CIFAR-10's own layout; two small lots."""
     rng = np.random.default_rng(0)

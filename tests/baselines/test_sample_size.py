@@ -60,7 +60,10 @@ def failures(bound: ExcessLoss, excess: float, n: int, regularisation: float, ru
     return found
 
 
-@pytest.mark.parametrize(("loss", "method", "epsilon"), CASES)
+@pytest.mark.parametrize(
+    ("loss", "method", "epsilon"),
+    [pytest.param(*case, marks=[pytest.mark.slow] if case[1:] == ("output", 0.02) else []) for case in CASES],
+)
 def test_so_many_records_are_enough(loss: str, method: str, epsilon: float) -> None:
     """No more failures than the stated share allows; false-alarm rate 1e-6, and seeds are fixed."""
     bound = ExcessLoss(epsilon, dimension=2, norm=2.0, failure=0.2, method=method, loss=loss)

@@ -7,7 +7,7 @@ import pytest
 
 from pate.mechanisms import Histogram
 from pate.noise.integer import DiscreteGaussian, DiscreteLaplace, IntegerNoise
-from pate.students._posterior import _expected_counts, label_members, shares
+from pate.students._posterior import _expected_counts, is_only_noise, label_members, shares
 
 
 @pytest.mark.parametrize("noise", [DiscreteLaplace(3.0), DiscreteGaussian(3.0)], ids=str)
@@ -119,3 +119,13 @@ def test_counts_are_released_with_noise_on_zeros_too() -> None:
     assert (noisy != 0).mean() > 0.9  # 1 in 40 stays by chance: 2,700 of 3,000 is 30 standard deviations away
     assert (noisy < 0).any()
     assert len(np.unique(noisy, axis=0)) == 300
+
+
+def test_noise_alone_is_told_from_votes_by_all_counts_together() -> None:
+    """Of fixed draws: hardly ever of noise alone, always of 40 votes a cell, where a single cell would not tell."""
+    rng, noise = np.random.default_rng(0), DiscreteLaplace(20.0)
+    drawn = [noise.sample((200, 5), lambda n: rng.bytes(n)) for _ in range(50)]
+    assert all(is_only_noise(one, noise) for one in drawn)
+    votes = np.zeros((200, 5), dtype=np.int64)
+    votes[np.arange(200), np.arange(200) % 5] = 40
+    assert not any(is_only_noise(one + votes, noise) for one in drawn)

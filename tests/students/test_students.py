@@ -33,7 +33,7 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "gan": ("gan", GAN),
     "gan, mixed": ("gan", GAN | {"alpha": 0.75, "normed": "batch", "depth": 4}),
 }
-SHAPES = [(10,), (8, 8), (28, 28), (32, 32, 3)]
+SHAPES = [(10,), (14, 12), (32, 32, 3)]
 each_kind = pytest.mark.parametrize(("name", "params"), KINDS.values(), ids=KINDS)
 
 
@@ -78,7 +78,7 @@ def test_learns_is_deterministic_and_survives_a_round_trip(name: str, params: di
 def test_probabilities_belong_to_the_classes_that_were_seen(name: str, params: dict) -> None:
     X, labels, _ = public_data()
     labels[labels == 2] = UNANSWERED
-    student = build_student(name, params, 0).fit(X, labels, None)
+    student = build_student(name, params | ({"steps": 6} if "steps" in params else {}), 0).fit(X, labels, None)
     shares = student.predict_proba(X)
     assert student.classes_.tolist() == [0, 1, 3]
     assert shares.shape == (len(X), 3)
@@ -107,8 +107,7 @@ def test_networks_take_tables_and_images(name: str, shape: tuple[int, ...]) -> N
         student.predict(X[:, :-1])
 
 
-@pytest.mark.parametrize("mix", ["even", "labels", "free"])
-@pytest.mark.parametrize("name", ["mixmatch", "gan"])
+@pytest.mark.parametrize(("name", "mix"), [("mixmatch", "labels"), ("gan", "even")])
 def test_wanted_mix_of_classes(name: str, mix: str) -> None:
     X, _, truth = public_data()
     student = fitted(name, KINDS[name][1] | {"class_prior": mix, "label_smoothing": 0.1, "label_noise": 0.3})
