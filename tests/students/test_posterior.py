@@ -82,6 +82,12 @@ def test_hard_labels_have_weights_and_doubtful_cells_are_left_out() -> None:
     assert found.rows.tolist() == [0, 1, 3]
     assert found.labels.tolist() == [0, 1, 0]
     np.testing.assert_allclose(found.weights, [0.8, 0.2, 0.8])
+    some = found.only(np.array([True, False, True]))
+    assert [part.tolist() for part in (some.rows, some.labels, some.cells)] == [[0, 3], [0, 0], [0, 0]]
+    assert found.same_as(np.array([0, 1, 0]), np.array([0.8, 0.2, 0.8]))
+    for labels, weights in (([0, 1, 1], [0.8, 0.2, 0.8]), ([0, 1, 0], [0.8, 0.8, 0.2]), ([0, 1], [0.8, 0.2])):
+        assert not found.same_as(np.array(labels), np.array(weights)), "other labels than those that were published"
+    assert not found.same_as(found.labels, None)
 
 
 def test_soft_labels_come_with_every_class() -> None:
