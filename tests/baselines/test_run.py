@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sqlite3
 import stat
 from collections.abc import Callable
@@ -99,6 +100,23 @@ def test_a_finished_run_is_not_trained_again(runs: dict[str, Path]) -> None:
     assert (runs["erm0"] / "model" / "model.safetensors").read_bytes() == before
     with pytest.raises(RunError, match="not empty"):
         run_baseline(config, runs["erm0"])
+
+
+def test_other_figures_of_the_same_model_are_reported_where_they_are_wanted_later(
+    runs: dict[str, Path], tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    shutil.copytree(runs["erm1"], out)
+    before = json.loads((out / "report.json").read_text())
+    config = load_baseline_config(out / "config.yaml", ["nonprivate={name: sklearn.naive_bayes.GaussianNB}"])
+    found = run_baseline(config, out, resume=True).report
+    assert before["benchmark"]["nonprivate_accuracy"] is None
+    assert found.benchmark.nonprivate_accuracy > 0.7
+    assert found.config_digest == config.digest() != before["config_digest"]
+    assert found.student.model_dump(mode="json") == before["student"]
+    assert (out / "model" / "model.safetensors").read_bytes() == (
+        runs["erm1"] / "model" / "model.safetensors"
+    ).read_bytes()
 
 
 def test_compare_puts_seeds_together_and_says_which_epsilon(runs: dict[str, Path], tmp_path: Path) -> None:
