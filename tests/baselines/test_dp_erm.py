@@ -333,13 +333,15 @@ def test_private_tuning_finds_the_better_candidate() -> None:
     tuned = PrivatelyTuned(
         2.0,
         n_records=6000,
-        candidates=[{"regularisation": 1e6}, {"regularisation": 1e-2}],
+        candidates=[{"regularisation": 1e6, "fourier_features": 3}, {"regularisation": 1e-2}],
         params={"method": "objective"},
         entropy=seeded_entropy(0),
     ).fit(X, y)
     assert tuned.best_params_ == {"regularisation": 1e-2}
     assert tuned.score(X, y) > 0.9
     assert tuned.best_.n_records == 2000
+    stored = clone(tuned).restore(tuned.weights(), tuned.learned())
+    np.testing.assert_array_equal(stored.predict(X), tuned.predict(X))
 
 
 @pytest.mark.parametrize("records_each", [1, 10])

@@ -102,6 +102,23 @@ def test_a_finished_run_is_not_trained_again(runs: dict[str, Path]) -> None:
         run_baseline(config, runs["erm0"])
 
 
+def test_a_curve_ends_at_what_the_report_says_and_is_for_benchmarks(tmp_path: Path) -> None:
+    """Shares right among the records that were trained on, and among all other examples, public and test."""
+    config = load_baseline_config(config_file(tmp_path, SGD), ["baseline.params.epochs=0.5"])
+    found = run_baseline(config, tmp_path / "run", curve=True).report
+    *_, (step, shares) = found.benchmark.curve
+    assert step == found.planned["steps"] == 6
+    public, test = found.benchmark.public_examples, found.student.test_examples
+    right = found.benchmark.public_accuracy * public + found.student.accuracy * test
+    assert shares["test"] == pytest.approx(right / (public + test))
+    _, private = load(BenchmarkData(source="digits"), None, Path())
+    model = load_model(tmp_path / "run" / "model")
+    assert shares["training"] == pytest.approx((model.predict(private.X) == private.y).mean())
+    told = parse_config(private_table(tmp_path) | {"records": 250}, BaselineConfig)
+    with pytest.raises(ConfigError, match="accuracies on private records are private"):
+        run_baseline(told, tmp_path / "told", data_dir=tmp_path, curve=True)
+
+
 def test_other_figures_of_the_same_model_are_reported_where_they_are_wanted_later(
     runs: dict[str, Path], tmp_path: Path
 ) -> None:
