@@ -120,12 +120,6 @@ def test_a_step_is_a_poisson_samples_sum_over_the_planned_size_of_a_lot() -> Non
         torch.testing.assert_close(parameter.detach(), -gradient / 60, atol=1e-6, rtol=1e-5)
 
 
-def test_the_rate_does_not_depend_on_how_many_records_there_are() -> None:
-    X, y = blobs(500)
-    model = classifier().fit(X, y)
-    assert model.history_ == [(1.0, 0.1, 50)]
-
-
 def test_noise_is_fresh_unless_a_test_says_otherwise() -> None:
     X, y = blobs()
     first, second = (DPSGDClassifier(**classifier(epochs=1).get_params() | {"entropy": e}) for e in (None, None))

@@ -136,15 +136,6 @@ def test_an_optimiser_goes_on_with_what_it_kept(optimiser: str, tmp_path: Path) 
         torch.testing.assert_close(resumed[name], tensor, atol=1e-4, rtol=1e-4)
 
 
-def test_adam_learns_and_goes_on_where_it_was(tmp_path: Path) -> None:
-    settings: dict[str, Any] = {"optimiser": "adam", "learning_rate": 0.05, "sigma": 0.3, "epochs": 30}
-    model = classifier(**settings).fit(X, Y, state=tmp_path / "state")
-    assert (model.predict(X) == Y).mean() > 0.85
-    again = classifier(**settings).fit(X, Y, state=tmp_path / "state")
-    for name, tensor in model.weights().items():
-        assert torch.equal(tensor, again.weights()[name])
-
-
 def test_what_is_watched_is_noted_and_survives_a_stop(tmp_path: Path) -> None:
     state = tmp_path / "state"
 
