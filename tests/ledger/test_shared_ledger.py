@@ -267,6 +267,7 @@ def test_the_joint_delta_covers_the_noise_that_all_runs_can_draw(epsilon: float,
     log_left = (math.log1p(-1 / 8) - (epsilon - shared.rdp)) * 7 - math.log(8)  # δ₀ of the conversion
     sampler = (1 + math.exp(epsilon)) * RUNS_SHARING * DRAWS_PER_RUN * TV_ERROR_PER_DRAW
     assert math.exp(log_left) + sampler <= delta * (1 + 1e-12)
+    assert shared.epsilon_of(shared.rdp) == pytest.approx(epsilon)  # what is told of it when all of it is spent
 
 
 def test_a_joint_budget_that_no_sampler_covers_allows_nothing(tmp_path: Path) -> None:

@@ -137,7 +137,7 @@ def test_every_folder_is_made_with_a_mode() -> None:
 FIRST, LATER = Pin(4, bytes(range(32))), Pin(7, bytes(range(32, 64)))
 X = np.arange(12, dtype=np.float32).reshape(6, 2)
 DATA = PublicData(X, ("a", "b"), public_rows=np.array([5, 0, 3, 1, 2, 4]))
-LABELS = Labels(np.array([1, 0, 1]), np.array([3, 5, 1]), FIRST)
+LABELS = Labels(np.array([1, 0, 1]), np.array([3, 5, 1]), FIRST, np.array([0.5, 1, 1]), np.array([7, 7, 2]))
 
 
 def test_labels_come_back_with_their_rows_and_their_pin(tmp_path: Path) -> None:
@@ -145,6 +145,9 @@ def test_labels_come_back_with_their_rows_and_their_pin(tmp_path: Path) -> None:
     found = read_labels(tmp_path / "labels.npz")
     assert found is not None
     assert (found.labels.tolist(), found.rows.tolist(), found.pin) == ([1, 0, 1], [3, 5, 1], FIRST)
+    assert found.weights is not None
+    assert found.cells is not None
+    assert (found.weights.tolist(), found.cells.tolist()) == ([0.5, 1, 1], [7, 7, 2])
     np.testing.assert_array_equal(found.examples(DATA), X[[2, 0, 3]])  # where rows 3, 5 and 1 of the source are now
     assert read_labels(tmp_path / "none.npz") is None
 
