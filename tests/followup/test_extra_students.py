@@ -17,10 +17,11 @@ from pate.config import Config, parse_config
 from pate.data._sources import load
 from pate.data.private import Votes
 from pate.data.public import PublicData
-from pate.errors import ConfigError, PateError, RunError
+from pate.errors import ConfigError, DataError, PateError, RunError
 from pate.followup import Trials, _with_student, train_extra_student
 from pate.mechanisms import UNANSWERED
 from pate.runs._console import Quiet
+from pate.runs._run_ledger import pin_to_json
 from pate.runs.context import Outcome
 from pate.runs.run import Run
 from pate.students._posterior import Labelled
@@ -178,6 +179,7 @@ def test_further_students_are_stored_and_compared(tried: Trials, finished: Path,
         assert tried.epsilon == found.report.privacy.epsilon
         predictor = found.predictor(student=other.folder.name)
         assert predictor.card["epsilon"] == tried.epsilon
+        assert predictor.card["ledger"] == pin_to_json(found.labels.pin)
         assert predictor.card["params"]["estimator"] == "sklearn.naive_bayes.GaussianNB"
         assert predictor.folder.name == other.name
         with pytest.raises(RunError, match="no further student 'no'"):
@@ -216,6 +218,14 @@ def test_and_nothing_is_charged_for_them(finished: Path, digits: Data) -> None:
     before = state(finished)
     further(finished, digits, ["student.name=supervised", "student.params.threshold=0.5"])
     assert state(finished) == before
+
+
+def test_other_data_than_the_runs_own_is_refused(finished: Path, digits: Data) -> None:
+    public, private = digits
+    others = (replace(public, X_public=1 - public.X_public), private), (public, Votes(private.counts[:, ::-1]))
+    for other in others:
+        with pytest.raises(DataError, match="was begun with other data"):
+            further(finished, other)
 
 
 def test_no_student_is_taught_the_labels_it_is_tried_on(digits: Data, tmp_path: Path) -> None:

@@ -134,6 +134,7 @@ def test_the_record_its_teacher_and_what_was_made_from_it_go(run: Run) -> None:
     assert not [name for name in MADE if (run.private / name).exists()]
     assert Version.of(run).version == 2
     left = records_of(drop_forgotten(*arrays(), run))
+    assert (Version.of(run).pending, payloads(run)) == (None, after)  # whoever goes on erases nothing again
     np.testing.assert_array_equal(left.X, np.delete(arrays()[1].X, 7, axis=0))
     np.testing.assert_array_equal(left.X, records_of(drop_forgotten(*changed_source(7), run)).X)
 
