@@ -103,9 +103,16 @@ BASE = """{name: base, data: {source: digits}, budget: {epsilon: 5},
 baseline: {name: dp_sgd, params: {model: linear, epochs: 1, accountant: rdp}}}"""
 
 
-@pytest.mark.parametrize("by", ["option", "variable"])
 @pytest.mark.parametrize(
-    "words", [["run", *TINY], ["baseline", "base.yaml"], ["reproduce", "digits", "--quick"], ["audit", "runs/one"]]
+    ("words", "by"),
+    [
+        (["run", *TINY], "variable"),
+        (["run", *TINY], "option"),
+        (["baseline", "base.yaml"], "option"),
+        (["reproduce", "digits", "--quick"], "option"),
+        (["audit", "runs/one"], "option"),
+        (["audit", "runs/one"], "variable"),
+    ],
 )
 def test_the_cluster_that_is_named_is_joined(
     words: list[str], by: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
