@@ -353,7 +353,8 @@ class ConfidentGNMax(Mechanism):
 
     def log_test(self, largest: NDArray[np.integer]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """log-probabilities that a largest count passes the noisy test, and that it does not."""
-        return DiscreteGaussian(self.sigma1).log_test(math.ceil(self.threshold) - largest)
+        votes = np.asarray(largest, dtype=np.int64)  # differences of unsigned numbers are never below 0
+        return DiscreteGaussian(self.sigma1).log_test(math.ceil(self.threshold) - votes)
 
     def worst_case(self, max_queries: int, max_answers: int) -> WorstCaseGuarantee:
         max_queries, max_answers = parameters.limits(max_queries, max_answers)

@@ -28,7 +28,7 @@ from pate.accounting.exact import (
     pld_epsilon,
     worst_divergences,
 )
-from pate.errors import ConfigError, DataError, PateError
+from pate.errors import PateError
 from pate.mechanisms import ConfidentGNMax, GNMax, LNMax, Mechanism, MStab, MSvec
 
 ORDERS = np.array([1.02, 1.5, 2.0, 7.0, 64.0, 3000.0])
@@ -217,18 +217,6 @@ def test_mechanisms_that_move_more_votes_are_refused() -> None:
         exact_cost(OnlyLogOutcomes(LNMax(2.0), votes_per_record=2), np.array([[3, 1]]))
 
 
-@pytest.mark.parametrize("votes", [[[1.5, 2.0]], [[-1, 2]], [1, 2], np.zeros((0, 3)), [[math.nan, 1.0]]])
-def test_what_are_no_votes_is_refused(votes: object) -> None:
-    with pytest.raises(DataError, match="votes"):
-        exact_cost(LNMax(2.0), np.array(votes))
-
-
-@pytest.mark.parametrize("delta", [0.0, 1.0, -1e-5, math.nan])
-def test_delta_outside_its_range_is_refused(delta: float) -> None:
-    with pytest.raises(ConfigError, match="delta"):
-        exact_epsilon(LNMax(2.0), np.array([[3, 1]]), delta)
-
-
 # Privacy loss distributions
 
 
@@ -334,7 +322,7 @@ def test_impossible_answers_cost_infinite_rdp_and_mass_at_infinity() -> None:
 
 
 def test_pld_is_an_upper_bound_that_halving_the_interval_does_not_move() -> None:
-    votes = np.random.default_rng(3).multinomial(60, [0.6, 0.3, 0.1], size=12)
+    votes = np.random.default_rng(3).multinomial(60, [0.6, 0.3, 0.1], size=5)
     outcomes = neighbour_outcomes(GNMax(8.0), votes)
     found = {guess: pld_epsilon(outcomes, 1e-5, guess) for guess in (math.inf, 1.0, 0.02)}
     assert max(found.values()) == pytest.approx(min(found.values()), rel=5e-3)
@@ -386,11 +374,9 @@ def test_authors_votes_svhn_confident(authors_votes: Votes) -> None:
 @pytest.mark.parametrize(
     ("name", "queries", "delta", "mechanism"),
     [
-        ("mnist", 100, 1e-5, LNMax(20.0)),
         ("mnist", 1, 1e-5, LNMax(20.0)),
-        ("svhn", 300, 1e-6, LNMax(10.0)),
-        ("mnist", 100, 1e-5, GNMax(40.0)),
-        ("mnist", 100, 1e-8, ConfidentGNMax(200.0, 150.0, 40.0)),
+        ("svhn", 60, 1e-6, LNMax(10.0)),
+        ("mnist", 40, 1e-8, ConfidentGNMax(200.0, 150.0, 40.0)),
     ],
 )
 def test_more_orders_would_not_help(

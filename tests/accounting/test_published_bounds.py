@@ -11,9 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from hypothesis.strategies import DrawFn
 from scipy.stats import norm
 
 from pate.accounting import published_bounds
+from pate.accounting.exact import exact_cost
+from pate.accounting.worst_case import worst_case_rdp
+from pate.mechanisms import ConfidentGNMax, GNMax, LNMax, Mechanism
 
 ORDERS = np.array([1.01, 1.5, 2.0, 3.0, 7.5, 20.0, 64.0, 300.0])
 HISTOGRAMS = np.array(
@@ -97,13 +101,13 @@ def table(oracle, arguments) -> np.ndarray:
         return np.array([[float(oracle(row, a)) for a in arguments] for row in HISTOGRAMS.tolist()])
 
 
-@pytest.mark.parametrize("scale", [0.5, 5.0, 20.0, 150.0])
+@pytest.mark.parametrize("scale", [0.5, 20.0, 150.0])
 def test_lnmax_moments_match_the_oracle(scale):
     expected = table(lambda row, moment: oracle_lnmax_moment(row, scale, moment), range(1, 13))
     np.testing.assert_allclose(published_bounds.lnmax_moments(HISTOGRAMS, scale, 12), expected, rtol=1e-9, atol=1e-300)
 
 
-@pytest.mark.parametrize("sigma", [0.8, 4.0, 40.0, 100.0, 400.0])
+@pytest.mark.parametrize("sigma", [0.8, 40.0, 400.0])
 def test_gnmax_rdp_matches_the_oracle(sigma):
     expected = table(lambda row, order: oracle_gnmax(row, sigma, order), ORDERS)
     np.testing.assert_allclose(published_bounds.gnmax_rdp(HISTOGRAMS, sigma, ORDERS), expected, rtol=1e-9, atol=1e-300)
@@ -175,7 +179,7 @@ def test_lnmax_bound_covers_the_true_divergence(scale, moved):
 
 
 @given(histograms, deviations, order_lists)
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 def test_gnmax_rdp_invariants(counts, sigma, orders):
     orders = np.array(orders)
     rdp = published_bounds.gnmax_rdp(counts, sigma, orders)
@@ -186,7 +190,7 @@ def test_gnmax_rdp_invariants(counts, sigma, orders):
 
 
 @given(histograms, st.floats(-100.0, 500.0), deviations, order_lists)
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 def test_threshold_rdp_invariants(counts, threshold, sigma1, orders):
     orders = np.array(orders)
     rdp = published_bounds.threshold_rdp(counts, threshold, sigma1, orders)
@@ -198,7 +202,7 @@ def test_threshold_rdp_invariants(counts, threshold, sigma1, orders):
 
 
 @given(histograms, st.floats(0.5, 200.0), st.integers(1, 40))
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 def test_lnmax_moment_invariants(counts, scale, lambda_max):
     moments = published_bounds.lnmax_moments(counts, scale, lambda_max)
     index = np.arange(1, lambda_max + 1)
@@ -209,7 +213,7 @@ def test_lnmax_moment_invariants(counts, scale, lambda_max):
 
 
 @given(st.integers(2, 10), deviations, st.integers(1, 300))
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 def test_a_larger_lead_never_costs_more(classes, sigma, lead):
     counts = np.zeros((2, classes), dtype=int)
     counts[:, 0] = lead, lead + 1
@@ -231,40 +235,83 @@ def test_a_lead_that_no_noise_can_overturn_costs_nothing():
     assert np.all(published_bounds.lnmax_moments([[10**6, 0]], 1e-3) == 0.0)
 
 
-def test_no_queries_cost_nothing():
-    none = np.zeros((0, 10), dtype=int)
-    assert published_bounds.gnmax_rdp(none, 40.0, ORDERS).shape == (0, ORDERS.size)
-    assert published_bounds.lnmax_moments(none, 20.0).shape == (0, 8)
-    assert published_bounds.expected_answered(none, 200.0, 150.0) == 0.0
-
-
 def test_conversion():
     epsilon, order = published_bounds.epsilon_from_rdp([2.0, 11.0], [0.1, 0.2], 1e-5)
     assert (epsilon, order) == (pytest.approx(0.2 + math.log(1e5) / 10), 11.0)
     assert published_bounds.epsilon_from_rdp([2.0, 3.0], [0.5, np.inf], 1e-5)[1] == 2.0
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda: published_bounds.lnmax_moments([1, 2, 3], 20.0),
-        lambda: published_bounds.lnmax_moments([[1], [2]], 20.0),
-        lambda: published_bounds.lnmax_moments([[1, -2]], 20.0),
-        lambda: published_bounds.gnmax_rdp([[1.0, math.nan]], 20.0, ORDERS),
-        lambda: published_bounds.lnmax_moments(HISTOGRAMS, 0.0),
-        lambda: published_bounds.lnmax_moments(HISTOGRAMS, 20.0, 0),
-        lambda: published_bounds.gnmax_rdp(HISTOGRAMS, math.nan, ORDERS),
-        lambda: published_bounds.gnmax_rdp(HISTOGRAMS, 40.0, [1.0, 2.0]),
-        lambda: published_bounds.gnmax_rdp(HISTOGRAMS, 40.0, []),
-        lambda: published_bounds.threshold_rdp(HISTOGRAMS, 200.0, -1.0, ORDERS),
-        lambda: published_bounds.epsilon_from_rdp([2.0, 3.0], [0.1], 1e-5),
-        lambda: published_bounds.epsilon_from_rdp([2.0], [math.nan], 1e-5),
-        lambda: published_bounds.epsilon_from_rdp([2.0], [0.1], 0.0),
-    ],
-)
-def test_nonsense_is_refused(call):
-    with pytest.raises(ValueError):
-        call()
+# The theorems bound the forward direction of the exact cost, for noise of 5 votes or more.
+
+FEW_ORDERS = np.array([1.5, 2.0, 4.0, 9.0, 20.0])
+
+
+@st.composite
+def large_histograms(draw: DrawFn) -> np.ndarray:
+    """A few histograms of up to 500 teachers and 20 classes, from unanimous to even."""
+    n_teachers, n_classes = draw(st.integers(1, 500)), draw(st.integers(2, 20))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    shares = rng.dirichlet(np.full(n_classes, draw(st.sampled_from([0.02, 0.2, 1.0, 20.0]))), size=3)
+    return rng.multinomial(n_teachers, shares)
+
+
+@given(counts=large_histograms(), scale=st.floats(5, 60))
+@settings(max_examples=12, deadline=None)
+def test_lnmax_forward_is_within_theorem_3(counts: np.ndarray, scale: float) -> None:
+    cost = exact_cost(LNMax(scale), counts, np.arange(2.0, 10.0))
+    moments = np.arange(1, 9)
+    published = published_bounds.lnmax_moments(counts, scale, 8) / moments
+    assert (cost.forward <= published * (1 + 1e-9) + 1e-12).all()
+    _is_a_divergence(cost.forward)
+    _is_a_divergence(cost.backward)
+
+
+@given(counts=large_histograms(), sigma=st.floats(5, 80))
+@settings(max_examples=12, deadline=None)
+def test_gnmax_forward_is_within_theorem_6(counts: np.ndarray, sigma: float) -> None:
+    cost = exact_cost(GNMax(sigma), counts, FEW_ORDERS)
+    assert (cost.forward <= published_bounds.gnmax_rdp(counts, sigma, FEW_ORDERS) * (1 + 1e-9) + 1e-12).all()
+    _is_a_divergence(cost.forward)
+
+
+def test_the_other_direction_does_exceed_the_published_bound() -> None:
+    """A unanimous vote: Theorem 3 prices it forward; from the neighbour back it costs more than that."""
+    counts = np.array([[250] + [0] * 9])
+    cost = exact_cost(LNMax(20.0), counts, np.array([2.0, 9.0]))
+    published = published_bounds.lnmax_moments(counts, 20.0, 8)[:, [0, 7]] / np.array([1, 8])
+    assert (cost.forward <= published).all()
+    assert (cost.backward / cost.forward).max() > 1
+
+
+def _is_a_divergence(rdp: np.ndarray) -> None:
+    assert (rdp >= 0).all()
+    assert (np.diff(rdp, axis=1) >= -1e-12).all()
+
+
+@given(counts=large_histograms(), name=st.sampled_from(["lnmax", "gnmax", "confident"]), noise=st.floats(5, 40))
+@settings(max_examples=12, deadline=None)
+def test_no_histogram_costs_more_than_the_worst_case(counts: np.ndarray, name: str, noise: float) -> None:
+    """Both directions, any number of classes: what makes ε publishable."""
+    noise = round(noise)
+    mechanisms: dict[str, Mechanism] = {
+        "lnmax": LNMax(noise),
+        "gnmax": GNMax(noise),
+        "confident": ConfidentGNMax(threshold=0.6 * counts.sum(axis=1)[0], sigma1=2.0 * noise, sigma2=noise),
+    }
+    mechanism = mechanisms[name]
+    cost = exact_cost(mechanism, counts, np.array([2.0, 9.0]))
+    for i, order in enumerate((2.0, 9.0)):
+        claimed = mechanism.worst_case(1, 1).rdp_at(order)  # type: ignore[attr-defined]
+        assert max(cost.forward[:, i].max(), cost.backward[:, i].max()) <= claimed * (1 + 1e-9)
+
+
+def test_the_worst_case_is_nearly_met_by_a_tie() -> None:
+    """So it is not only valid but tight: two classes at a tie are within 2 % of it."""
+    for mechanism in (LNMax(20.0), GNMax(20.0)):
+        counts = np.array([[125, 125], [126, 124], [127, 123], [130, 120], [135, 115]])
+        cost = exact_cost(mechanism, counts, np.array([4.0]))
+        met = max(cost.forward.max(), cost.backward.max())
+        assert met == pytest.approx(worst_case_rdp(mechanism.noise, 4.0), rel=0.02)
 
 
 # The papers' figures, from the authors' own votes.

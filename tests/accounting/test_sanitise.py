@@ -34,7 +34,7 @@ def seeded(seed: int) -> sanitise.Entropy:
 
 def divergence(order: float, mean: float, scale: float, other_mean: float, other_scale: float) -> float:
     """Rényi divergence of two normal distributions by the trapezoidal rule, exact to rounding here."""
-    y = np.linspace(-1500, 1500, 300_001)
+    y = np.linspace(-600, 600, 60_001)
     density = order * norm.logpdf(y, mean, scale) + (1 - order) * norm.logpdf(y, other_mean, other_scale)
     return float((logsumexp(density) + math.log(y[1] - y[0])) / (order - 1))
 
@@ -75,7 +75,7 @@ def test_beta_has_a_limit(order: float) -> None:
 
 def test_standard_normal_is_normal() -> None:
     entropy = seeded(1)
-    draws = np.array([float(standard_normal(entropy)) for _ in range(2_500)])
+    draws = np.array([float(standard_normal(entropy)) for _ in range(1_500)])
     assert kstest(draws, norm.cdf).pvalue > FALSE_ALARM
     assert kstest(np.abs(draws) % 1 % 2**-8 * 2**8, "uniform").pvalue > FALSE_ALARM
 
@@ -92,7 +92,7 @@ def private_cost() -> PrivateCost:
 
 
 def test_figure_is_an_upper_bound_except_with_the_failure_probability() -> None:
-    cost, entropy, draws, failure = private_cost(), seeded(3), 1500, 0.2
+    cost, entropy, draws, failure = private_cost(), seeded(3), 800, 0.2
     own = release_rdp(5.0, 0.02 + sanitise.ROUNDING, 4.0, float(-ndtri(failure)))
     low = 0
     for _ in range(draws):
@@ -165,12 +165,6 @@ def test_the_error_of_the_labels_noise_is_charged_to_delta() -> None:
     assert few.epsilon < many.epsilon == pytest.approx(epsilon_of_rdp(many.rdp_bound + many.release_rdp, 5.0, left))
     with pytest.raises(ValueError, match="too large to sanitise"):
         epsilon_sanitised(replace(private_cost(), label_draws=2**85), beta=0.02, sigma_ss=4.0, delta=1e-5)
-
-
-def test_default_entropy_is_the_operating_systems() -> None:
-    released = epsilon_sanitised(private_cost(), beta=0.02, sigma_ss=4.0, delta=1e-5)
-    assert (released.delta, released.order) == (1e-5, 5.0)
-    assert released.epsilon > released.rdp_bound
 
 
 def test_the_figure_is_the_noisy_cost_shifted_and_rounded_up() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 import pickle
-import re
 from functools import lru_cache
 from itertools import product
 
@@ -14,6 +13,7 @@ import numpy as np
 import pytest
 from scipy.special import logsumexp
 from scipy.stats import binomtest
+from support.small_votes import histograms
 
 from pate.errors import BudgetExceeded, ConfigError
 from pate.mechanisms import UNANSWERED, LectureMSvec, MSvec, build
@@ -75,11 +75,6 @@ def test_both_designs_are_among_the_small_ones():
     assert all(isinstance(m.design.noise, DiscreteGaussian) and m.design.threshold_noise is None for m in GAUSSIAN)
 
 
-def histograms(n_teachers, n_classes):
-    rows = itertools.product(range(n_teachers + 1), repeat=n_classes)
-    return np.array([row for row in rows if sum(row) == n_teachers])
-
-
 def kinds_and_pairs(counts):
     """A histogram of each kind, and index pairs of kinds one vote apart or none, in both directions.
 
@@ -111,13 +106,12 @@ def worst_delta(mechanism, every_histogram, n_queries, epsilons):
 
 
 @pytest.mark.parametrize("mechanism", LECTURE, ids=str)
-@pytest.mark.parametrize("n_queries", [1, 2, 3])
-@pytest.mark.parametrize("n_classes", [2, 3])
+@pytest.mark.parametrize(("n_classes", "n_queries"), [(2, 3), (3, 1), (3, 2)])
 def test_every_short_stream_keeps_the_lectures_promise(mechanism, n_classes, n_queries):
     """At ε, and at the smaller ε and δ that the proof gives: 2/λ, and one bad answer's chance, an epoch."""
     by_proof = 2 * mechanism.unstable / mechanism.noise_scale
     chance = mechanism.unstable * math.exp(mechanism.log_outcomes(np.array([[1, 0]]))[0, 0])
-    for n_teachers in range(1, 7):
+    for n_teachers in (1, 2, 5, 6):
         counts = histograms(n_teachers, n_classes)
         at_claim, at_proof = worst_delta(mechanism, counts, n_queries, [mechanism.epsilon, by_proof])
         assert at_claim <= mechanism.exact_delta * (1 + 1e-12)
@@ -127,8 +121,7 @@ def test_every_short_stream_keeps_the_lectures_promise(mechanism, n_classes, n_q
 
 
 @pytest.mark.parametrize("mechanism", [*LECTURE[:2], *LAPLACE, *GAUSSIAN], ids=str)
-@pytest.mark.parametrize("n_queries", [1, 2, 3])
-@pytest.mark.parametrize("n_classes", [2, 3])
+@pytest.mark.parametrize(("n_classes", "n_queries"), [(2, 3), (3, 1), (3, 2)])
 def test_every_short_stream_keeps_to_the_epsilon_that_is_published(mechanism, n_classes, n_queries):
     """At the δ that is named, and at others: what `worst_case` says of so many queries."""
     deltas = [mechanism.delta, 0.7 * mechanism.delta, 0.9]
@@ -136,7 +129,7 @@ def test_every_short_stream_keeps_to_the_epsilon_that_is_published(mechanism, n_
     epsilons = [guarantee.epsilon(delta) for delta in deltas]
     possible = [(e, d) for e, d in zip(epsilons, deltas, strict=True) if e < 100]
     assert possible
-    for n_teachers in (1, 2, 5, 6):
+    for n_teachers in (1, 5, 6):
         worst = worst_delta(mechanism, histograms(n_teachers, n_classes), n_queries, [e for e, _ in possible])
         assert all(found <= delta * (1 + 1e-9) for found, (_, delta) in zip(worst, possible, strict=True))
 
@@ -225,7 +218,7 @@ def oracle_stream(mechanism, distances, reach=120):
         return {bits: float(p) for bits, p in walk(0, prior, 0).items()}
 
 
-@pytest.mark.parametrize("mechanism", SMALL, ids=str)
+@pytest.mark.parametrize("mechanism", [*LECTURE[:2], LAPLACE[1], *GAUSSIAN[:2]], ids=str)
 def test_stream_outcomes_against_a_plain_sum(mechanism):
     counts = np.array([[6, 0], [1, 4], [5, 1]])
     outcomes = np.exp(log_stream_outcomes(mechanism, counts))
@@ -248,7 +241,7 @@ def test_the_closed_form_of_one_query_is_the_sum_over_its_threshold(mechanism):
 @pytest.mark.parametrize("mechanism", SMALL, ids=str)
 def test_joint_outcomes_sum_to_one_and_permute_with_the_labels(mechanism):
     rng = np.random.default_rng(3)
-    for _ in range(10):
+    for _ in range(3):
         counts = rng.multinomial(6, np.ones(3) / 3, size=3)
         plain = log_stream_outcomes(mechanism, counts)
         assert abs(np.exp(plain).sum() - 1) < 1e-12
@@ -257,10 +250,10 @@ def test_joint_outcomes_sum_to_one_and_permute_with_the_labels(mechanism):
             np.testing.assert_array_equal(log_stream_outcomes(mechanism, counts[:, permutation]), plain[index])
 
 
-@pytest.mark.parametrize("mechanism", [*LECTURE[:3], LAPLACE[0], *GAUSSIAN[:2]], ids=str)
+@pytest.mark.parametrize("mechanism", [LECTURE[1], LAPLACE[0], GAUSSIAN[1]], ids=str)
 def test_samples_follow_the_joint_outcomes(mechanism):
     entropy = np.random.default_rng(11).bytes
-    counts, runs = np.array([[6, 0], [2, 2], [0, 9]]), 8000
+    counts, runs = np.array([[6, 0], [2, 2], [0, 9]]), 5000
     samples = np.array([mechanism.release(counts, entropy) for _ in range(runs)])
     expected = np.exp(log_stream_outcomes(mechanism, counts))
     for labels in itertools.product((0, 1, UNANSWERED), repeat=3):
@@ -293,15 +286,19 @@ def test_a_stream_refuses_a_batch_beyond_its_queries_whole():
 
 
 def test_resuming_costs_one_and_draws_a_fresh_threshold():
+    taken = []
+
+    def entropy(n):
+        taken.append(n)
+        return np.random.default_rng(len(taken)).bytes(n)
+
     stream = TYPICAL.begin()
-    stream.answer(UNANIMOUS)
-    before = stream._threshold
-    stream.answer(UNANIMOUS)
-    assert stream._threshold == before is not None, "one threshold until ⊥"
+    stream.answer(np.repeat(UNANIMOUS, 2, axis=0), entropy)
     resumed = TYPICAL.begin(unstable=stream.unstable, asked=stream.asked)
-    assert (resumed.unstable, resumed.asked, resumed._threshold) == (1, 2, None)
+    assert (resumed.unstable, resumed.asked) == (1, 2)
+    resumed.answer(UNANIMOUS, entropy)
+    assert taken == [16, 8, 8, 8], "two queries and a threshold; a query and a fresh threshold"
     resumed.answer(SPLIT)
-    assert resumed._threshold is None, "⊥ ends the threshold"
     assert resumed.unstable == 2
     ended = TYPICAL.begin(unstable=resumed.unstable, asked=resumed.asked)
     with pytest.raises(BudgetExceeded, match="ended"):
@@ -326,11 +323,12 @@ def test_a_threshold_is_drawn_once_and_again_only_after_a_declined_query():
 
 
 def test_the_threshold_is_neither_shown_nor_stored():
-    stream = TYPICAL.begin()
-    stream.answer(UNANIMOUS)
-    assert str(stream._threshold) not in re.sub(r"0x[0-9a-f]+", "", repr(stream)), "an address may hold any digits"
+    streams = [TYPICAL.begin() for _ in range(2)]
+    for seed, stream in enumerate(streams):
+        stream.answer(UNANIMOUS, np.random.default_rng(seed).bytes)
+    assert repr(streams[0]) == repr(streams[1]), "whatever the thresholds are"
     with pytest.raises(TypeError, match="never stored"):
-        pickle.dumps(stream)
+        pickle.dumps(streams[0])
 
 
 def test_release_is_a_whole_stream_and_declines_after_its_end():

@@ -1,4 +1,7 @@
-"""Integer noise: the sampler against its distribution, the distribution against mpmath."""
+"""Noise, integer and continuous: samplers against their distributions, those against mpmath.
+
+Statistical tests have a false-alarm rate of 1e-6 each, and are fixed by their seeds.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,10 @@ import random
 import mpmath
 import numpy as np
 import pytest
-from scipy.stats import chi2
+from scipy import stats
 from support.exact_noise import exact_mass
 
+from pate.noise import bernoulli, exponential_choice, gaussians, seeded_entropy, spherical_laplace, uniforms
 from pate.noise.integer import (
     TV_ERROR_PER_DRAW,
     DiscreteGaussian,
@@ -26,8 +30,9 @@ NOISES = [
     DiscreteLaplace(20.0),
     DiscreteGaussian(0.4),
     DiscreteGaussian(3.0),
+    DiscreteGaussian(40.0),
 ]
-NOISES += [DiscreteGaussian(40.0)]
+FALSE_ALARM = 1e-6
 
 
 @pytest.mark.parametrize("noise", NOISES, ids=str)
@@ -82,7 +87,7 @@ def test_samples_follow_the_distribution(noise: IntegerNoise) -> None:
     cells_expected = np.append(expected[common], expected[~common].sum() + 1e-9)
     cells_observed = np.append(observed[common], observed[~common].sum())
     statistic = ((cells_observed - cells_expected) ** 2 / cells_expected)[cells_expected > 1].sum()
-    assert statistic < chi2.isf(1e-6, common.sum() + 1)
+    assert statistic < stats.chi2.isf(1e-6, common.sum() + 1)
 
 
 def test_a_word_on_a_boundary_takes_more_bits() -> None:
@@ -109,3 +114,59 @@ def test_geometric_noise_sums_up() -> None:
     noise, k = Geometric(2.5), np.arange(60)
     np.testing.assert_allclose(np.exp(noise.log_cdf(k)), np.cumsum(np.exp(noise.log_pmf(k))), rtol=1e-12)
     np.testing.assert_allclose(np.exp(noise.log_cdf(k)) + np.exp(noise.log_sf(k + 1)), 1, rtol=1e-12)
+
+
+# Continuous noise
+
+
+def test_uniforms_are_uniform_and_open() -> None:
+    draws = uniforms(100_000, seeded_entropy(0))
+    assert draws.min() > 0
+    assert draws.max() < 1
+    assert stats.kstest(draws, "uniform").pvalue > FALSE_ALARM
+    assert uniforms(1, lambda n: b"\xff" * n)[0] < 1
+    assert uniforms(1, lambda n: b"\x00" * n)[0] > 0
+
+
+def test_gaussians_are_standard_normal() -> None:
+    assert stats.kstest(gaussians(100_000, seeded_entropy(1)), "norm").pvalue > FALSE_ALARM
+
+
+def test_spherical_laplace_has_the_stated_density() -> None:
+    """Norm Gamma(d, 1/rate); each coordinate of the direction distributed alike."""
+    entropy = seeded_entropy(2)
+    draws = np.stack([spherical_laplace(3, 2.0, entropy) for _ in range(6_000)])
+    norms = np.linalg.norm(draws, axis=1)
+    assert stats.kstest(norms, stats.gamma(3, scale=0.5).cdf).pvalue > FALSE_ALARM
+    for coordinate in (draws / norms[:, None]).T:  # on a sphere in three dimensions each coordinate is uniform
+        assert stats.kstest(coordinate, stats.uniform(-1, 2).cdf).pvalue > FALSE_ALARM
+
+
+@pytest.mark.parametrize("probability", [0.0, 0.01, 0.7, 1.0])
+def test_bernoulli_meets_its_probability(probability: float) -> None:
+    heads = int(bernoulli(200_000, probability, seeded_entropy(4)).sum())
+    assert stats.binomtest(heads, 200_000, probability).pvalue > FALSE_ALARM
+
+
+def test_exponential_choice_has_the_stated_odds() -> None:
+    entropy, scores, epsilon = seeded_entropy(5), np.array([-3.0, -1.0, 0.0]), 1.3
+    counts = np.bincount([exponential_choice(scores, epsilon, entropy) for _ in range(8_000)], minlength=3)
+    expected = np.exp(epsilon * scores / 2)
+    assert stats.chisquare(counts, 8_000 * expected / expected.sum()).pvalue > FALSE_ALARM
+
+
+def test_bernoulli_rounds_its_probability_down() -> None:
+    assert not bernoulli(1, 2.0**-54, lambda n: b"\x00" * n)[0]
+    assert bernoulli(1, 2.0**-53, lambda n: b"\x00" * n)[0]
+
+
+def test_a_gaussian_is_made_of_four_draws() -> None:
+    """The low bits of a single draw by inversion could tell what it was added to."""
+    taken: list[int] = []
+
+    def entropy(n: int) -> bytes:
+        taken.append(n)
+        return seeded_entropy(0)(n)
+
+    gaussians(7, entropy)
+    assert sum(taken) == 4 * 8 * 7
