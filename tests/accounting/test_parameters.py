@@ -51,6 +51,7 @@ NO_NOISE = [*NOT_ABOVE_0, 1e-4, 1e5, 1e308, 10**400]
 NO_EPSILON = [*NOT_ABOVE_0, 1e308]
 NO_DELTA = [*NOT_ABOVE_0, 1, 2, 1 + 1e-12]
 NO_COUNT = [*NEVER, -1, -1000, 0.5, 10**400, 1e308]
+COUNT_OR_NONE = [x for x in NO_COUNT if x is not None]
 NO_RATE = [*NOT_ABOVE_0, 1.0001, 2]
 NO_ORDER = [*NEVER, 1, 0.5, 0, -3]
 HASHABLE_NO_ORDER = [x for x in NO_ORDER if not isinstance(x, (list, np.ndarray))]
@@ -177,7 +178,7 @@ ENTRY_POINTS: dict[str, tuple[Callable[[Any], Any], list[Any]]] = {
     "worst_case_epsilon, asked": (lambda x: costs.worst_case_epsilon(GNMax(9.0), x, None, 1e-5, 3), NO_COUNT),
     "worst_case_epsilon, answered": (
         lambda x: costs.worst_case_epsilon(CONFIDENT, 5, x, 1e-5, 3),
-        [x for x in NO_COUNT if x is not None],
+        COUNT_OR_NONE,
     ),
     "worst_case_epsilon, delta": (lambda x: costs.worst_case_epsilon(GNMax(9.0), 5, None, x, 3), NO_DELTA),
     "worst_case_epsilon, classes": (
@@ -186,24 +187,18 @@ ENTRY_POINTS: dict[str, tuple[Callable[[Any], Any], list[Any]]] = {
     ),
     "summarise, votes": (lambda x: costs.summarise(GNMax(9.0), x, 1e-5, None, 8), NO_VOTES),
     "summarise, delta": (lambda x: costs.summarise(GNMax(9.0), VOTES, x, None, 8), NO_DELTA),
-    "summarise, answered": (
-        lambda x: costs.summarise(CONFIDENT, VOTES, 1e-5, x, 8),
-        [x for x in NO_COUNT if x is not None],
-    ),
+    "summarise, answered": (lambda x: costs.summarise(CONFIDENT, VOTES, 1e-5, x, 8), COUNT_OR_NONE),
     "summarise, moments": (lambda x: costs.summarise(LNMax(9.0), VOTES, 1e-5, None, x), [*NO_COUNT, 0, 10**8]),
     "published_epsilon": (lambda x: costs.published_epsilon(LNMax(9.0), VOTES, x), NO_DELTA),
     "planning.Workload, asked": (lambda x: planning.Workload(x, None, 1e-5, 3), [*NO_COUNT, 0]),
-    "planning.Workload, answered": (
-        lambda x: planning.Workload(5, x, 1e-5, 3),
-        [x for x in NO_COUNT if x is not None],
-    ),
+    "planning.Workload, answered": (lambda x: planning.Workload(5, x, 1e-5, 3), COUNT_OR_NONE),
     "planning.Workload, delta": (lambda x: planning.Workload(5, None, x, 3), NO_DELTA),
     "planning.Workload, classes": (lambda x: planning.Workload(5, None, 1e-5, x), [*NO_COUNT, 0, 1]),
     "solve_noise": (
         lambda x: planning.solve_noise({"name": "gnmax"}, x, planning.Workload(5, None, 1e-5, 3)),
         NO_EPSILON,
     ),
-    "answerable, teachers": (lambda x: planning.answerable(GNMax(9.0), x, 3), [x for x in NO_COUNT if x is not None]),
+    "answerable, teachers": (lambda x: planning.answerable(GNMax(9.0), x, 3), COUNT_OR_NONE),
     "histograms_of_gaps": (lambda x: planning.histograms_of_gaps({3: x}, 9, 3), NO_RATE),
     "release_rdp, order": (lambda x: sanitise.release_rdp(x, 0.02, 4.0), NO_ORDER),
     "release_rdp, beta": (lambda x: sanitise.release_rdp(4.0, x, 4.0), NOT_ABOVE_0),

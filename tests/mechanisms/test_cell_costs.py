@@ -81,12 +81,6 @@ def outcomes_of_two(mechanism: Mechanism, row: np.ndarray) -> np.ndarray:
     return np.asarray(mechanism.noise.log_pmf(noisy - row).sum(axis=1))
 
 
-def test_one_sided_noise_is_never_released_in_full() -> None:
-    """A count that is one lower can give a noisy value that the higher one cannot: infinite ε."""
-    assert not PermuteAndFlip.releases_counts
-    assert PermuteAndFlip(2.0).noise.log_pmf(-1) == -math.inf
-
-
 def test_permute_and_flip_claims_what_is_attained() -> None:
     """1/scale is the supremum: a lone vote against a far rival."""
     mechanism = PermuteAndFlip(2.0)

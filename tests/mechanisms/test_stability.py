@@ -17,7 +17,7 @@ from pate.accounting.calculators import compose_advanced
 from pate.accounting.composition import RepeatedGuarantee
 from pate.data.partition import poisson_subsets
 from pate.errors import ConfigError
-from pate.mechanisms import GaussianMSamp, GaussianMStab, LectureMSvec, MSamp, MStab, MSvec, build
+from pate.mechanisms import GaussianMSamp, GaussianMStab, LectureMSvec, MSamp, MStab, MSvec
 from pate.mechanisms.stability import CLEAR_LEAD, lecture_sampling_rate, plurality_gap, stable_moves
 from pate.planning.costs import worst_case_epsilon
 
@@ -277,14 +277,3 @@ def test_subsets_depend_on_the_record_and_the_key_only():
     for bad in [(b"", 0.1), (b"k" * 65, 0.1), (b"key", 0.0), (b"key", 1.1)]:
         with pytest.raises(ValueError, match="must"):
             poisson_subsets(b"a", bad[0], 10, bad[1], 2)
-
-
-def test_built_from_settings():
-    assert build({"name": "mstab", "epsilon": 1, "query_delta": 1e-5}) == MStab(1.0, 1e-5)
-    good = {"name": "msamp", "epsilon": 1, "query_delta": 1e-5, "sampling_rate": 0.01, "n_teachers": 250}
-    built = build(good)
-    assert built == MSamp(1.0, 1e-5, 0.01, 250)
-    assert isinstance(built.n_teachers, int)
-    for wrong in ({"epsilon": 0}, {"query_delta": 1}, {"sampling_rate": 0}, {"n_teachers": 2.5}):
-        with pytest.raises(ConfigError, match=next(iter(wrong))):
-            build(good | wrong)
