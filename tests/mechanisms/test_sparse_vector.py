@@ -17,6 +17,7 @@ from support.small_votes import histograms
 
 from pate.errors import BudgetExceeded, ConfigError
 from pate.mechanisms import UNANSWERED, LectureMSvec, MSvec, build
+from pate.mechanisms.base import FEW_QUERIES
 from pate.mechanisms.stability import log_plurality_shares, plurality_gap
 from pate.noise.integer import DiscreteGaussian, DiscreteLaplace
 from pate.planning.costs import worst_case_epsilon
@@ -391,6 +392,7 @@ def test_built_from_settings():
     built = build(good)
     assert built == MSvec(1.0, 1e-5, 10, 1000)
     assert isinstance(built.unstable, int)
+    assert (MSvec.default_queries(good), MSvec.default_queries({})) == (1000, FEW_QUERIES)
     for wrong in ({"epsilon": -1}, {"delta": 0}, {"unstable": 1.5}, {"max_queries": 0}, {"max_queries": 9}):
         with pytest.raises(ConfigError, match=next(iter(wrong))):
             build(good | wrong)
