@@ -11,7 +11,6 @@ import random
 import resource
 import shutil
 import sqlite3
-import time
 from collections.abc import Callable
 from contextlib import redirect_stdout
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.fuzzing import hang_guard
 
 from pate.cli._look import show, verify
 from pate.config import load_config
@@ -30,13 +30,13 @@ from pate.runs._run_ledger import Labels, ledger_opener, pin_to_json, write_labe
 from pate.runs.run import Run
 from pate.voters import voters_of
 
-EXAMPLES = int(os.environ.get("PATE_FUZZ", "70"))
+EXAMPLES = int(os.environ.get("PATE_FUZZ", "45"))
 DB, HEAD, KEY = "ledger.db", "private/ledger.head", "private/key"
 CARD = f"{STUDENT}/{STUDENT_CARD}"
 FILES = (DB, HEAD, KEY, LABELS, CARD)
 TABLES = ("budget", "runs", "charges", "answers", "sanitised", "owners", "chain")
 QUERIES = [b"%016d" % i for i in range(60)]
-SECONDS, MEGABYTES = 10, 300
+MEGABYTES = 300
 
 
 def make_run(out: Path) -> None:
@@ -227,7 +227,6 @@ def try_one(runs: tuple[Path, Path], folder: Path, number: int, whole: list[Any]
     rng = random.Random(number)
     shutil.copytree(runs[0], folder)
     changed = damage(folder, runs[1], rng)
-    started = time.monotonic()
     verdicts = {found_out(look, folder, as_json) for look in (verify, show) for as_json in (False, True)}
     assert len(verdicts) == 1, number
     found = verdicts.pop()
@@ -244,7 +243,6 @@ def try_one(runs: tuple[Path, Path], folder: Path, number: int, whole: list[Any]
         assert ledger.spent() == Charge(60, 60), number
         assert ledger.stored(QUERIES) == {query: i // 3 * 3 % 10 for i, query in enumerate(QUERIES)}, number
         ledger.close()
-    assert time.monotonic() - started < SECONDS, number
     return found
 
 
@@ -253,7 +251,8 @@ def test_damaged_files_are_found_or_do_not_matter(runs: tuple[Path, Path], tmp_p
     assert not found_out(verify, runs[0], as_json=False)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for number in range(EXAMPLES):
-        found += try_one(runs, tmp_path / "run", number, whole)
+        with hang_guard():
+            found += try_one(runs, tmp_path / "run", number, whole)
         shutil.rmtree(tmp_path / "run")
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1024 * MEGABYTES
     print(f"{EXAMPLES} damaged runs, {found} found out, in the others nothing that matters was changed")

@@ -130,7 +130,7 @@ def _files(draw: st.DrawFn) -> bytes:
 
 
 @pytest.mark.filterwarnings("ignore")  # archives with a name twice
-@fuzz(60)
+@fuzz(40)
 @given(content=_files(), as_json=st.booleans())
 def test_any_file(content: bytes, as_json: bool, student: Path) -> None:
     path = student / "in.npz"
@@ -167,9 +167,9 @@ def test_folders_devices_pipes_and_links(student: Path, tmp_path: Path) -> None:
 
 
 def test_an_archive_that_grows_without_end(student: Path, tmp_path: Path) -> None:
-    """Of 100 MB of zeros in 100 kB nothing is unpacked."""
+    """Of 24 MB of zeros in 24 kB nothing is unpacked."""
     header = io.BytesIO()
-    rows = 4_000_000
+    rows = 1_000_000
     np.lib.format.write_array_header_1_0(header, {"descr": "<f4", "fortran_order": False, "shape": (rows, _WIDTH)})
     path = tmp_path / "bomb.npz"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive, archive.open("X.npy", "w") as member:

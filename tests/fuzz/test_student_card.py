@@ -1,8 +1,8 @@
 """Folders that came from elsewhere: whatever files of a student or a baseline say, nothing of it is imported or called.
 
-Every key of every card, at each depth, is replaced by each of `CODE` and of `ODD`; those of `ODD` take turns, unless
-PATE_FUZZ is set. An audit hook notices whatever would start a process, unpickle, connect or
-import; a canary module notices being imported.
+Every key of every card, at each depth, is replaced by each of `CODE` and of `ODD`; those of `ODD`, and where loading
+takes long all of them, take turns, unless PATE_FUZZ is set. An audit hook notices whatever would start a process,
+unpickle, connect or import; a canary module notices being imported.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import os
 import resource
 import shutil
 import sys
-import time
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.fuzzing import hang_guard
 
 from pate.baselines import build_baseline
 from pate.cli._predict import predict
@@ -41,7 +41,7 @@ ODD: list[Any] = [
 ]  # fmt: skip
 DELETED = object()
 _SLOW = ("mixmatch", "sgd", "sgd cnn")
-_SECONDS, _BYTES = 10.0, 2**30
+_BYTES = 2**30
 _DANGEROUS = (
     "subprocess.",
     "os.system",
@@ -152,12 +152,12 @@ def changed(content: Any, path: tuple[Any, ...], value: Any) -> Any:
 
 
 def one_line_or_nothing(action: Callable[[], Any], what: object) -> PateError | None:
-    """The error if there was one: of ours, one line, in time. Nothing dangerous happens meanwhile."""
+    """The error if there was one: of ours, one line. Nothing dangerous happens meanwhile."""
     global _seen
-    started, refusal = time.monotonic(), None
-    _seen = []
+    refusal, _seen = None, []
     try:
-        action()
+        with hang_guard():
+            action()
     except PateError as error:
         refusal = error
     except Exception as error:
@@ -165,7 +165,6 @@ def one_line_or_nothing(action: Callable[[], Any], what: object) -> PateError | 
     finally:
         seen, _seen = _seen, None
     assert seen == [], what
-    assert time.monotonic() - started < _SECONDS, what
     assert refusal is None or ("\n" not in str(refusal) and len(str(refusal)) < 1000), what
     return refusal
 
@@ -174,9 +173,10 @@ def attack(name: str, file: Path, action: Callable[[], Any]) -> float:
     """Put what is hostile everywhere into a card; the share of those cards that was refused."""
     action()  # as it is it works, and whatever libraries do on first use is done
     whole = json.loads(file.read_text())
-    refused, tried, turns = 0, 0, 1 if os.environ.get("PATE_FUZZ") else 6 if name in _SLOW else 3
+    refused, tried, turns = 0, 0, 1 if os.environ.get("PATE_FUZZ") else 12 if name in _SLOW else 6
     for number, path in enumerate(places(whole)):
-        for value in [*CODE, *[DELETED, *ODD][number % turns :: turns]]:
+        code = CODE if turns < 12 else [CODE[number % len(CODE)], CODE[(number + 2) % len(CODE)]]
+        for value in [*code, *[DELETED, *ODD][number % turns :: turns]]:
             file.write_text(json.dumps(changed(whole, path, value)))
             what = f"{'.'.join(map(str, path))} = {str(value)[:60]}"
             refused += one_line_or_nothing(action, what) is not None
@@ -223,7 +223,7 @@ def test_damaged_bytes_are_one_line(name: str, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     for file in sorted(folder.iterdir()):
         whole = file.read_bytes()
-        for _ in range(60):
+        for _ in range(25):
             broken = bytearray(whole[: rng.integers(1, len(whole) + 1)])
             for place in rng.integers(min(len(broken), 400), size=3):
                 broken[place] = rng.integers(256)

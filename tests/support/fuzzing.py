@@ -20,11 +20,12 @@ from pate.errors import PateError
 from support.command_line import in_process
 
 MEGABYTE = 1 << 20
-_MAX_SECONDS = 30.0
+_PATIENCE = 120.0
+"""Seconds of processor after which a program is taken for one that never ends."""
 
 
-class TooSlow(BaseException):
-    """Hostile input kept the program busy. No `Exception`, so that nothing that is tested can catch it."""
+class Hangs(BaseException):
+    """Hostile input keeps the program busy. No `Exception`, so that nothing that is tested can catch it."""
 
 
 def fuzz(examples: int = 100) -> settings:
@@ -38,16 +39,14 @@ def fuzz(examples: int = 100) -> settings:
     )
 
 
-def no_traceback(
-    call: Callable[[], Any], max_bytes: int = 64 * MEGABYTE, max_seconds: float = _MAX_SECONDS
-) -> str | None:
+def no_traceback(call: Callable[[], Any], max_bytes: int = 64 * MEGABYTE, patience: float = _PATIENCE) -> str | None:
     """Run `call`; None if it accepted its input, and what it said if it refused it as a user's mistake.
 
     A refusal is a PateError of one line, or the end of the program with status 2. Anything else that is raised goes on
-    and fails the test, as does more than `max_seconds`, or more than `max_bytes` allocated at a time. What `call`
-    imports counts as allocated, so call it once on good input before.
+    and fails the test, as do a hang (`patience` in seconds of processor, far beyond what any input takes) and more than
+    `max_bytes` allocated at a time. What `call` imports counts as allocated, so call it once on good input before.
     """
-    with _memory_limit(max_bytes), _time_limit(max_seconds):
+    with _memory_limit(max_bytes), hang_guard(patience):
         said, status = _outcome(call)
     assert status in (0, 2), f"ended with status {status!r}"
     assert said is None or len(said.splitlines()) == 1, f"not one line: {said}"
@@ -87,14 +86,14 @@ def allowed_for(path: Path, least: int = 64 * MEGABYTE) -> int:
 
 
 @contextlib.contextmanager
-def _time_limit(seconds: float) -> Iterator[None]:
-    """Of processor; by the clock ten times as much, since other processes may keep the cores busy."""
+def hang_guard(patience: float = _PATIENCE) -> Iterator[None]:
+    """Ends what never ends. Of processor time; by the clock ten times as much, for what waits without any."""
 
-    def too_slow(*_: object) -> None:
-        raise TooSlow(f"more than {seconds:g} s")
+    def hangs(*_: object) -> None:
+        raise Hangs(f"more than {patience:g} s")
 
-    limits = ((signal.SIGPROF, signal.ITIMER_PROF, seconds), (signal.SIGALRM, signal.ITIMER_REAL, 10 * seconds))
-    before = [signal.signal(number, too_slow) for number, _, _ in limits]
+    limits = ((signal.SIGPROF, signal.ITIMER_PROF, patience), (signal.SIGALRM, signal.ITIMER_REAL, 10 * patience))
+    before = [signal.signal(number, hangs) for number, _, _ in limits]
     for _, timer, most in limits:
         signal.setitimer(timer, most)
     try:
