@@ -30,7 +30,8 @@ N_PARTS = 5
 N_RECORDS = 14
 KINDS = {"csv": CsvData, "npz": NpzData, "parquet": ParquetData}
 COLUMNS = ["who", "age", "zip", "when", "kind"]
-WHEN = ["2020-03-01"]
+WHEN = ["1900-03-01", "2100-03-01"]
+AGES = [-(2**62), 2**62]  # the range of public examples, within which nothing is clipped
 MISSING = ["refuse", "public_median", "indicator", "keep"]
 VALUES = [
     *(None, "", "  ", "x", "17", " 17 ", "17.0", "+17", "017", 17, 17.0, 17.5, -1, True, b"1", 2**62 + 1, 2**70, 1e300),
@@ -71,7 +72,7 @@ def records(with_text_ids: bool) -> Records:
 
 def write(folder: Path, source: str, rows: Records, n_files: int, as_pandas: bool, public_gap: bool = False) -> None:
     """Private records in `n_files` and public ones in another, or, with 0, all in one file that says which is which."""
-    public: Records = [{"age": 1 + i, "zip": 10, "when": "2020-03-01"} for i in range(2)]
+    public: Records = [{"age": age, "zip": 10, "when": when} for age, when in zip(AGES, WHEN, strict=True)]
     if public_gap:
         public.append({"age": None, "zip": 11, "when": None})
     if n_files == 0:
@@ -398,10 +399,10 @@ def test_one_missing_value_once_moved_nearly_all_other_records(tmp_path: Path) -
     pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     ids: list[int | None] = list(range(400))
     data = section("parquet", "integer", 1)
-    parquet.write_table(pyarrow.table({"age": [1, 2], "zip": [10, 11], "when": WHEN * 2}), tmp_path / "public.parquet")
+    parquet.write_table(pyarrow.table({"age": AGES, "zip": [10, 11], "when": WHEN}), tmp_path / "public.parquet")
     placed = []
     for who in (ids, [None, *ids[1:]]):
-        table = {"who": who, "age": list(range(400)), "zip": [10] * 400, "kind": [0, 1] * 200, "when": WHEN * 400}
+        table = {"who": who, "age": list(range(400)), "zip": [10] * 400, "kind": [0, 1] * 200, "when": WHEN * 200}
         parquet.write_table(pyarrow.table(table), tmp_path / "shard-0.parquet")
         placed.append(by_driver(data, tmp_path))
     assert placed[1] <= placed[0]
