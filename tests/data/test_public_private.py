@@ -122,12 +122,12 @@ SECTION: dict[str, Any] = {
 
 
 def in_files(folder: Path, **changes: Any) -> CsvData:
-    """Two shards, whose second record has a category that is not listed, and public rows of one sex."""
+    """Two shards, whose second record has a category that is not listed, and whole public rows of one sex."""
     header = "age;seen;sex;who;ill\n"
     for number in range(2):
         rows = f"4{number},5;2020-01-01 12:00;m;p{number};no\n30;2020-01-01 00:30;x;q;yes\n"
         (folder / f"private-{number}.csv").write_text(header + rows, encoding="utf-8-sig")
-    public = "age;seen;sex\n0,5;2019-01-01 00:00;f\n90;2021-01-01 00:00;f\n"
+    public = header + "0,5;2019-01-01 00:00;f;p0;no\n90;2021-01-01 00:00;f;v;yes\n"
     (folder / "public.csv").write_text(public, encoding="utf-8-sig")
     return CsvData.model_validate(SECTION | changes)
 
@@ -139,6 +139,7 @@ def test_a_source_hands_on_all_that_it_read(tmp_path: Path, monkeypatch: pytest.
     public, private = load(settings, None, tmp_path / "beside the config")
     records = records_of(private)
     assert public.per_person
+    assert public.features == ("age", "seen", "sex=f", "sex=m"), "neither an id nor a label, in a public file too"
     assert records.ids == ["p0", "q", "p1", "q"]
     assert records.X[:, 0].tolist() == [40.5, 30, 41.5, 30]
     assert records.X[:, 2:].tolist() == [[0, 1], [0, 0]] * 2, "a listed category that no public row has is one"
