@@ -698,11 +698,11 @@ def test_progress_is_shown_if_wanted_and_nothing_private_to_a_pipe(capsys: pytes
 
 
 def test_processes_train_the_same_teachers() -> None:
-    """Also of classes that they cannot import."""
+    """Also of classes that they cannot import, and where one kind has features of its own."""
     X, y = records()
-    teaching = Teaching(
-        recipes([TeacherFamily(estimator=GaussianNB()), TeacherFamily(estimator=of_a_notebook()())]), 2, 0, [0, 1] * 4
-    )
+    seen = {"name": "fourier", "params": {"n_pairs": 4, "gamma": 0.1}}
+    families = [TeacherFamily(estimator=GaussianNB(), features=seen), TeacherFamily(estimator=of_a_notebook()())]
+    teaching = Teaching(recipes(families), 2, 0, [0, 1] * 4)
     private = Records(X, (y == "up").astype(np.int64))
     found: list[np.ndarray] = []
     config = PATEClassifier(n_teachers=8, mechanism=GNMax(9.0), classes=["up", "down"])._prepared(X, y, X, None)[2]

@@ -186,15 +186,11 @@ def test_a_run_learns_from_public_examples_alone_and_goes_on_with_that(
     assert len(list((tmp_path / "learned").iterdir())) == 1
     assert "learned:" not in (tmp_path / "run" / "config.yaml").read_text()
     run(tmp_path / "run", config(tmp_path / "learned"), resume=True)
-    assert len(learned_from) == 2
+    run(tmp_path / "other", config(tmp_path / "learned"), Records(*stripes(200, 9)))
+    assert len(list((tmp_path / "learned").iterdir())) == 1  # other private records are seen through the same features
+    assert len(learned_from) == 3
     for X in learned_from:
         np.testing.assert_array_equal(X, data().X_public)
-
-
-def test_other_private_records_are_seen_through_the_same_features(tmp_path: Path) -> None:
-    for number, one in enumerate((Records(*stripes(300, 2)), Records(*stripes(200, 9)))):
-        run(tmp_path / f"run{number}", config(tmp_path / "learned"), one)
-    assert len(list((tmp_path / "learned").iterdir())) == 1
 
 
 def test_every_section_learns_and_steps_see_what_comes_before(monkeypatch: pytest.MonkeyPatch) -> None:

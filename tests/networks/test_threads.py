@@ -1,15 +1,25 @@
-"""Threads of numerical libraries, in fresh processes that were told nothing by the environment."""
+"""Threads of numerical libraries: how many a student, a teacher and a user's own process have."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
+from sklearn.base import BaseEstimator
 from support import REPOSITORY
+from threadpoolctl import threadpool_limits
+
+from pate.networks._process import one_thread, waiting_threads
+from pate.teachers import Recipe
+from pate.voters.teachers._checkpoints import InMemory
+from pate.voters.teachers._worker import Teaching
+from pate.voters.teachers.ensemble import Local
 
 _COUNT = """import os, sys, numpy as np
 from threadpoolctl import threadpool_info
@@ -65,14 +75,24 @@ def test_a_network_student_trains_with_one_thread_and_afterwards_all_is_as_befor
     assert seen_by(_STUDENT + "\nprint(seen)" + _ELSEWHERE).splitlines() == ["{1}", "{('after', True, None)}"]
 
 
-@several
-def test_whoever_sets_a_number_gets_it() -> None:
-    assert seen_by(_STUDENT, OMP_NUM_THREADS="2") == "{2}"
+@pytest.mark.parametrize(("number", "obeys", "threads"), [(None, True, 1), ("2", True, 2), ("2", False, 1)])
+def test_whoever_sets_a_number_gets_it_but_for_teachers(
+    number: str | None, obeys: bool, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A teacher votes the same wherever it is trained."""
+    import torch
 
-
-@several
-def test_afterwards_all_is_as_before_where_torch_was_imported_within() -> None:
-    assert seen_by(_ELSEWHERE) == "{('after', True, None)}"
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if number is not None:
+        monkeypatch.setenv("OMP_NUM_THREADS", number)
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        with one_thread(obey_environment=obeys):
+            assert torch.get_num_threads() == threads
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_threads_that_wait_sleep_in_the_program() -> None:
@@ -88,8 +108,6 @@ main()
 
 def test_within_another_one_it_looks_for_no_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
     import threadpoolctl
-
-    from pate.networks._process import one_thread
 
     looks: list[object] = []
     real = threadpoolctl.ThreadpoolController
@@ -185,7 +203,11 @@ assert within and set(within) == {("PASSIVE", 1, 1)}, within
 
 
 @several
-@pytest.mark.parametrize("first", ["", "import torch, sklearn.cluster"], ids=["loaded by the fit", "loaded before"])
+@pytest.mark.parametrize(
+    "first",
+    [pytest.param("", marks=pytest.mark.slow), "import torch, sklearn.cluster"],
+    ids=["loaded by the fit", "loaded before"],
+)
 def test_a_fit_lets_no_threads_spin_and_leaves_the_process_as_it_was(first: str) -> None:
     settings = {name: value for name, value in os.environ.items() if name in ("OMP_WAIT_POLICY", "OMP_NUM_THREADS")}
     code = "\n".join(f"os.environ.pop({name!r}, None)" for name in settings)
@@ -208,67 +230,61 @@ with waiting_threads():
 _USUAL = "usual = {len(os.sched_getaffinity(0))}\n"
 
 
-def _without_policy(code: str, **settings: str) -> str:
-    return seen_by('os.environ.pop("OMP_WAIT_POLICY", None)\n' + _USUAL + code, **settings)
-
-
+@pytest.mark.slow
 @several
-def test_what_is_loaded_within_sleeps_and_keeps_its_threads() -> None:
-    shown = _without_policy(_WAITING)
+def test_what_spins_has_one_thread_within_and_what_is_loaded_within_or_has_its_users_word_keeps_them() -> None:
+    def without_policy(code: str) -> str:
+        return seen_by('os.environ.pop("OMP_WAIT_POLICY", None)\n' + _USUAL + code)
+
+    shown = without_policy(_WAITING)
     assert "('loaded within', True)" in shown
     assert "('again', True)" in shown
     assert "('afterwards', None)" in shown
-
-
-@several
-def test_what_spins_has_one_thread_within_unless_its_user_had_it_wait() -> None:
-    code = "import torch\n" + _WAITING
-    assert "('loaded within', False)" in _without_policy(code)
-    said = seen_by(_USUAL + code, OMP_WAIT_POLICY="passive")
+    assert "('loaded within', False)" in without_policy("import torch\n" + _WAITING)
+    said = seen_by(_USUAL + "import torch\n" + _WAITING, OMP_WAIT_POLICY="passive")
     assert "('loaded within', True)" in said
     assert "('afterwards', 'passive')" in said
 
 
-@several
-def test_a_teacher_in_this_process_has_one_thread_whatever_the_environment_says() -> None:
-    code = """
-from pate.voters.teachers.ensemble import Local
-from pate.voters.teachers._checkpoints import InMemory
-from pate.voters.teachers._worker import Teaching
-from pate.config import parse_config
-sys.modules["looks"] = type(sys)("looks")
-class Looks2(Looks):
-    def fit(self, X, y):
-        seen.update(pool["num_threads"] for pool in threadpool_info())
-        return super().fit(X, y)
-sys.modules["looks"].Looks = Looks2
-settings = {"name": "x", "data": {"source": "digits"}, "n_teachers": 2, "teachers": [{"name": "looks.Looks"}]}
-settings |= {"mechanism": {"name": "gnmax", "sigma": 40}, "budget": {"delta": 1e-5, "max_queries": 2}}
-settings |= {"student": {"name": "mixmatch"}}
-teaching = Teaching.of(parse_config(settings), 2)
-X, y = X.reshape(20, -1), y
-Local(teaching, InMemory()).train(lambda part: (X, y), lambda _: None)
-"""
-    assert seen_by(code, OMP_NUM_THREADS="2") == "{1}"
+def test_a_teacher_in_this_process_has_one_thread_whatever_the_environment_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from threadpoolctl import threadpool_info
+
+    seen: set[int] = set()
+
+    class Looks(BaseEstimator):
+        def fit(self, X: np.ndarray, y: np.ndarray) -> Looks:
+            seen.update(pool["num_threads"] for pool in threadpool_info())
+            return self
+
+        def predict(self, X: np.ndarray) -> np.ndarray:
+            return np.zeros(len(X))
+
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    teaching = Teaching([Recipe("looks.Looks", {}, prototype=Looks())], 2, 0, (0,))
+    X, y = np.zeros((20, 3), dtype=np.float32), np.arange(20) % 2
+    with threadpool_limits(2):
+        Local(teaching, InMemory()).train(lambda part: (X, y), lambda _: None)
+    assert seen == {1}
 
 
 def test_threads_of_two_users_at_once_are_given_back() -> None:
     """The first to come may be the first to go."""
-    code = """
-import threading, torch
-from pate.networks._process import one_thread, waiting_threads
-entered, leave = threading.Event(), threading.Event()
-def other():
+    import torch
+
+    entered, leave = threading.Event(), threading.Event()
+
+    def other() -> None:
+        with waiting_threads(), one_thread():
+            entered.set()
+            leave.wait()
+
+    before = torch.get_num_threads(), dict(os.environ)
+    thread = threading.Thread(target=other)
+    thread.start()
+    entered.wait()
     with waiting_threads(), one_thread():
-        entered.set()
-        leave.wait()
-before = torch.get_num_threads(), dict(os.environ)
-thread = threading.Thread(target=other)
-thread.start()
-entered.wait()
-with waiting_threads(), one_thread():
-    leave.set()
-    thread.join()
-seen.add((torch.get_num_threads(), dict(os.environ)) == before)
-"""
-    assert seen_by(code) == "{True}"
+        leave.set()
+        thread.join()
+    assert (torch.get_num_threads(), dict(os.environ)) == before

@@ -59,7 +59,7 @@ def test_a_whole_run_on_stored_votes_needs_no_ray(tmp_path: Path, monkeypatch: p
     stored(data, tmp_path)
     monkeypatch.setattr(benchmarks, "load_images", lambda source, folders: both)
     monkeypatch.setattr(ray_session, "ray_session", None)
-    for order in ("given", "clusters", "uncertainty"):
+    for order in ("clusters", "uncertainty"):
         config = parse_config(CONTENT | {"budget": {"max_queries": 60, "query_selection": order}})
         out = tmp_path / order
         outcome = pipeline.run(config, out, data_dir=tmp_path)

@@ -111,12 +111,6 @@ def test_no_transform_sees_what_is_no_number() -> None:
     np.testing.assert_array_equal(features(X[[0, 2]]), features(X)[[0, 2]])
 
 
-def test_a_person_with_very_many_records_is_normal(tmp_path: Path, votes: list[int]) -> None:
-    given = data(100_000, ids=["p0"] * 99_998 + ["p1", "p2"])
-    run(tmp_path / "run", config(neighbours={"cells": 40}), given)
-    assert votes == [3]  # of 40 cells, most have none
-
-
 def with_public(given: Data, X: np.ndarray) -> Data:
     public, records = given
     return replace(public, X_public=X, y_public=None), records

@@ -7,9 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from pate.boundary import PartialCounts, sum_counts
 from pate.data.partition import ranks
-from pate.errors import RunError
 from pate.voters.neighbours._cells import Cells, CellVote, Space
 
 KEY = b"k" * 32
@@ -94,12 +92,3 @@ def test_whose_record_comes_first_does_not_matter() -> None:
     expected = counted(records, 2)
     for order in itertools.permutations(records):
         np.testing.assert_array_equal(counted(list(order), 2), expected)
-
-
-def test_every_source_is_counted_once() -> None:
-    one = np.ones((4, 2), dtype=np.int64)
-    parts = [PartialCounts(("a",), one), PartialCounts(("b",), 2 * one)]
-    assert (sum_counts(parts, ["b", "a"]) == 3).all()
-    for wrong in (parts[:1], [*parts, parts[0]], [parts[0], parts[0]]):
-        with pytest.raises(RunError, match="due once each"):
-            sum_counts(wrong, ["a", "b"])

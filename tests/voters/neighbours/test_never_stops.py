@@ -20,20 +20,17 @@ from voters.neighbours.test_cell_vote import CENTRES, KEY, counted
 from voters.neighbours.test_neighbours_run import Data, config, data, run, stored
 
 from pate import PATEClassifier, pipeline
-from pate.boundary import PartialCounts, sum_counts
 from pate.config import parse_config
 from pate.data._csv_records import csv_tables
 from pate.data._formats import Wanted
 from pate.data._settings import CsvData, NpzData, ParquetData
 from pate.data._sources import load
 from pate.data.partition import ranks
-from pate.data.private import Records, Shards, check_private, is_per_person, records_of
+from pate.data.private import Records, check_private, records_of
 from pate.errors import DataError
-from pate.mechanisms.base import Split
 from pate.runs._console import Quiet
-from pate.voters._readers import Readers
 from pate.voters.neighbours._cells import Cells, CellVote, RecordFeatures, Space
-from pate.voters.neighbours._rounds import PARTS_OF_PERSONS, LocalVoteCounter, RemoteVoteCounter
+from pate.voters.neighbours._rounds import LocalVoteCounter
 
 KINDS: dict[str, Any] = {"csv": CsvData, "npz": NpzData, "parquet": ParquetData}
 CASES = ["one label unknown", "all labels unknown", "no record", "no valid id"]
@@ -218,39 +215,6 @@ def test_a_row_that_says_not_where_it_belongs_is_left_out(tmp_path: Path) -> Non
     assert (len(records_of(private)), len(public.X_public)) == (1, 2)
 
 
-@pytest.mark.usefixtures("local_ray")
-@pytest.mark.parametrize(
-    ("by_person", "case"),
-    [
-        (False, "one label unknown"),
-        (True, "no valid id"),
-        *(pytest.param(*case, marks=pytest.mark.slow) for case in ((False, "no record"), (True, "one label unknown"))),
-    ],
-)
-def test_readers_on_ray_do_the_same(tmp_path: Path, by_person: bool, case: str) -> None:
-    chosen = section(tmp_path, "npz", case, 3) | {"read_by": "workers"}
-    if not by_person:
-        for i in range(3):
-            rows = rows_of(case)[i::3]
-            X = np.array([row[1:3] for row in rows], dtype=np.float64).reshape(-1, 2)
-            np.savez(tmp_path / f"shard-{i}.npz", X=X, y=np.array([row[3] for row in rows], dtype="U1"))
-        chosen |= {"ids": False}
-    about = NpzData.model_validate(chosen)
-    public, here = load(about, None, tmp_path, by_workers=False, keep_missing=True)
-    _, there = load(about, None, tmp_path, by_workers=True, keep_missing=True)
-    assert isinstance(there, Shards)
-    seen = RecordFeatures(())(public.X_public)
-    readers = Readers(there, KEY, Split(PARTS_OF_PERSONS))
-    try:
-        remote, local = RemoteVoteCounter(readers.actors, is_per_person(there)), LocalVoteCounter(records_of(here), KEY)
-        cell_vote = CellVote(RecordFeatures(()), Cells.of(Space.of(seen, None), seen, 7, seed=0), 2, 2)
-        expected = sum_counts(local.count(cell_vote), local.sources)
-        np.testing.assert_array_equal(sum_counts(remote.count(cell_vote), remote.sources), expected)
-        assert expected.sum() == 2 * ((6 if by_person else 11) if case == "one label unknown" else 0)
-    finally:
-        readers.close()
-
-
 def emptied(given: Data) -> Data:
     public, records = given
     return public, records.only(np.zeros(len(records), dtype=bool))
@@ -374,9 +338,3 @@ def test_the_classifier_takes_labels_that_are_no_class() -> None:
     PATEClassifier(voters="neighbours", **settings).fit(X, y, X_public=public)
     with pytest.raises(ValueError, match="not among classes"):
         PATEClassifier(n_teachers=5, **settings).fit(X, y, X_public=public)
-
-
-def test_partial_votes_of_nobody_add_up() -> None:
-    nobody = np.zeros((4, 2), dtype=np.int64)
-    total = sum_counts([PartialCounts(("x",), nobody), PartialCounts(("y",), nobody + 1)], ["x", "y"])
-    np.testing.assert_array_equal(total, nobody + 1)

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from voters.neighbours.test_never_stops import rows_of, section
 
 from pate.boundary import sum_counts
 from pate.data._settings import NpzData
 from pate.data._sources import load
-from pate.data.private import Records, Shards, is_per_person
+from pate.data.private import Shards, is_per_person, records_of
 from pate.mechanisms.base import Split
 from pate.voters._readers import Readers
 from pate.voters.neighbours._cells import Cells, CellVote, RecordFeatures, Space
@@ -19,35 +20,38 @@ from pate.voters.neighbours._rounds import PARTS_OF_PERSONS, LocalVoteCounter, R
 KEY = b"e" * 32
 
 
-def write(folder: Path, ids: bool) -> NpzData:
-    """Four shards; person p has a record in every one."""
-    rng = np.random.default_rng(0)
-    for number in range(4):
-        arrays = {"X": rng.normal(size=(50, 3)), "y": rng.integers(0, 2, size=50)}
-        if ids:
-            arrays["id"] = np.array([f"p{i}" for i in range(50)])
-        np.savez(folder / f"shard-{number}.npz", **arrays)
-    np.savez(folder / "public.npz", X=rng.normal(size=(30, 3)))
-    return NpzData(source="npz", private="shard-*.npz", public="public.npz", classes=(0, 1), ids=ids, read_by="workers")
-
-
 @pytest.mark.usefixtures("local_ray")
-@pytest.mark.parametrize("ids", [False, True], ids=["records", "persons"])
-def test_readers_count_what_one_process_counts(tmp_path: Path, ids: bool) -> None:
-    settings = write(tmp_path, ids)
-    public, here = load(settings, None, tmp_path, by_workers=False)
-    _, there = load(settings, None, tmp_path, by_workers=True)
-    assert isinstance(here, Records)
+@pytest.mark.parametrize(
+    ("by_person", "case", "voters"),
+    [
+        (False, "one label unknown", 11),
+        (True, "one label unknown", 6),
+        (True, "no valid id", 0),
+        pytest.param(False, "no record", 0, marks=pytest.mark.slow),
+    ],
+)
+def test_readers_count_what_one_process_counts(tmp_path: Path, by_person: bool, case: str, voters: int) -> None:
+    """Twelve records of six persons in three shards: who is in two of them has no more votes than others."""
+    chosen = section(tmp_path, "npz", case, 3) | {"read_by": "workers"}
+    if not by_person:
+        for i in range(3):
+            rows = rows_of(case)[i::3]
+            X = np.array([row[1:3] for row in rows], dtype=np.float64).reshape(-1, 2)
+            np.savez(tmp_path / f"shard-{i}.npz", X=X, y=np.array([row[3] for row in rows], dtype="U1"))
+        chosen |= {"ids": False}
+    about = NpzData.model_validate(chosen)
+    public, here = load(about, None, tmp_path, by_workers=False, keep_missing=True)
+    _, there = load(about, None, tmp_path, by_workers=True, keep_missing=True)
     assert isinstance(there, Shards)
     seen = RecordFeatures(())(public.X_public)
-    local = LocalVoteCounter(here, KEY)
+    cells = Cells.of(Space.of(seen, None), seen, 7, seed=0)
     readers = Readers(there, KEY, Split(PARTS_OF_PERSONS))
     try:
-        remote = RemoteVoteCounter(readers.actors, is_per_person(there))
+        remote, local = RemoteVoteCounter(readers.actors, is_per_person(there)), LocalVoteCounter(records_of(here), KEY)
         for votes in (1, 2):
-            cell_vote = CellVote(RecordFeatures(()), Cells.of(Space.of(seen, None), seen, 7, seed=0), votes, 2)
+            cell_vote = CellVote(RecordFeatures(()), cells, votes, 2)
             expected = sum_counts(local.count(cell_vote), local.sources)
             np.testing.assert_array_equal(sum_counts(remote.count(cell_vote), remote.sources), expected)
-            assert expected.sum() == votes * (50 if ids else 200)  # who is in every shard has no more votes than others
+            assert expected.sum() == votes * voters
     finally:
         readers.close()

@@ -224,14 +224,13 @@ def test_pool_refuses_a_family_that_cannot_fit_and_resources_that_are_not_there(
     bad = recipes([TeacherFamily(name="sklearn.svm.SVC", params={"kernel": "nope"})])
     with pytest.raises(ConfigError, match=r"teachers\.0\.name"):
         pool_of(bad, 2, workers=1).probe(private_data()[0], 10)
-    started, said = time.monotonic(), []
+    said: list[str] = []
     pool = pool_of(KINDS, gpus_per_worker=1, cpus_per_worker=3, worker_timeout_seconds=7, say=said.append)
     with pytest.raises(
         RunError,
         match=r"7 s \(ray.worker_timeout_seconds\).*3 CPUs and one with 1 GPU.*no node is big enough.*resume=True",
     ):
         pool.probe(private_data()[0], 10)
-    assert time.monotonic() - started >= 7
     assert any("waiting for a worker with 3 CPUs" in text and "of 2 CPUs" in text for text in said)
 
 

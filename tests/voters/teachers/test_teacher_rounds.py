@@ -24,6 +24,7 @@ from pate.runs.model_store import save_model
 from pate.runs.run import Run
 from pate.students import build_student
 from pate.students._stage import StudentFeatures
+from pate.teachers import recipes, unpack
 from pate.voters import voters_of
 from pate.voters.teachers import Teachers
 from pate.voters.teachers._checkpoints import InMemory, TeacherFiles
@@ -100,8 +101,11 @@ def test_a_run_in_rounds_costs_what_all_its_queries_cost_and_resumes(
     private = json.loads((tmp_path / "run/private/epsilon.json").read_text())
     assert private["epsilon_data_dependent"] is None
     with Run.create(tmp_path / "run", config(), resume=True) as run:
-        for number in (1, 2):
-            assert TeacherFiles(run.teachers_of_round(number), run.key, number, trusted=True).load(3) is not None
+        for number, width in ((1, 4), (2, 8)):  # columns of an example, and what the student's last layer sees
+            stored = TeacherFiles(run.teachers_of_round(number), run.key, number, trusted=True).load(3)
+            assert stored is not None
+            (recipe,) = recipes(config().rounds[number - 1].config.teachers)
+            assert unpack(stored, recipe).estimator.n_features_in_ == width
         assert TeacherFiles(run.teachers_of_round(2), run.key, trusted=True).load(3) is None, (
             "sealed as one of the second round"
         )
