@@ -70,6 +70,8 @@ def test_other_examples_other_steps_and_other_weights_are_other_features(tmp_pat
     assert len(names([{"name": "b", "params": {}}], X)) == 4
     weights.write_text("2")
     assert len(names(steps, X)) == 5
+    for number, params in enumerate(({"cell": 4}, {"cell": 8}), start=6):
+        assert len(names([{"name": "b", "params": params}], X)) == number
 
 
 def test_what_cannot_be_read_or_written_is_worked_out(tmp_path: Path) -> None:

@@ -116,11 +116,10 @@ def test_only_soft_labels_of_whole_cells_are_refined(wrong: dict[str, Any]) -> N
 
 
 def test_the_same_run_with_labels_only(tmp_path: Path) -> None:
-    for mechanism in ({"name": "permute_and_flip", "scale": 2}, {"name": "gnmax", "sigma": 4}):
-        outcome = run(tmp_path / str(mechanism["name"]), config(mechanism=mechanism))
-        assert outcome.report.student.accuracy is not None
-        assert outcome.report.student.accuracy > 0.9
-        assert stored(tmp_path / str(mechanism["name"])) == (1, 1, 6)
+    outcome = run(tmp_path / "run", config(mechanism={"name": "permute_and_flip", "scale": 2}))
+    assert outcome.report.student.accuracy is not None
+    assert outcome.report.student.accuracy > 0.9
+    assert stored(tmp_path / "run") == (1, 1, 6)
 
 
 def test_a_finished_run_is_not_held_again(tmp_path: Path) -> None:

@@ -265,10 +265,25 @@ def test_a_teacher_that_cannot_answer_does_not_stop_the_vote() -> None:
     assert worker.count(X).counts.tolist() == [[1, 0, 0]] * 10
 
 
+class Fragile(BaseEstimator):
+    """Can be stored, and not be read again."""
+
+    def fit(self, X: np.ndarray, y: np.ndarray) -> Fragile:
+        return self
+
+    def predict(self, X: np.ndarray) -> np.ndarray:
+        return np.zeros(len(X))
+
+    def __setstate__(self, state: dict) -> None:
+        raise RuntimeError("secret")
+
+
 def test_probe_says_what_is_wrong_with_a_family() -> None:
+    X, _ = private_data()
     bad = recipes([TeacherFamily(name="sklearn.svm.SVC", params={"C": -1})])
     shown = Worker(Teaching(bad, 3, 0)).probe(0, private_data()[0], 30)
     assert "teachers.0.name = 'sklearn.svm.SVC'" in str(shown)
+    assert "cannot be fitted" in str(Worker(Teaching([Recipe(f"{__name__}.Fragile", {})], 3, 0)).probe(0, X, 30))
     worker = Worker(Teaching(KINDS, 3, 0))
     for kind, stack in ((0, 1), (2, 1), (2, 5)):
         assert isinstance(worker.probe(kind, private_data()[0], 30, stack), float)
