@@ -214,6 +214,8 @@ def test_balanced_teachers_see_evenly_many_of_each_class_of_their_own_part() -> 
     assert even.predict(shown).tolist() == [0, 1]
     recall = [(teacher.predict(X)[y == 1] == 1).mean() for teacher in (plain, even)]
     assert recall[0] < 0.2 < 0.6 < recall[1]
+    again = PartClassifier(build_estimator("balanced", {}, 0, "k")).fit(X, y)
+    np.testing.assert_array_equal(again.estimator.predict_proba(X), even.estimator.predict_proba(X))
 
 
 def test_a_balanced_student_can_be_stored_by_anybody(tmp_path: Path) -> None:

@@ -92,6 +92,11 @@ def test_a_run_in_rounds_costs_what_all_its_queries_cost_and_resumes(
     outcome = pipeline.run(config(), tmp_path / "run", public=public, private=records, resume=True)
     assert trained == [1, 2, 2]
     assert (seen[0], seen[1].files["model.safetensors"], seen[2].files["model.safetensors"]) == (None, student, student)
+    labels = Run.load(tmp_path / "run").labels
+    assert labels is not None
+    by_hand = build_student("mixmatch", NETWORK["params"], config().seed)
+    by_hand.fit(public.X_public[:9], labels.labels[:9], public.X_public[9:])
+    np.testing.assert_array_equal(seen[1].transform(public.X_public), by_hand.features(public.X_public))
     flat = {key: value for key, value in CONTENT.items() if key != "teacher_rounds"} | {"budget": {"max_queries": 21}}
     alone = parse_config(flat)
     assert outcome.report.privacy.epsilon == voters_of(alone).publishable_epsilon(2)
