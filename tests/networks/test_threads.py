@@ -95,6 +95,11 @@ def test_whoever_sets_a_number_gets_it_but_for_teachers(
         torch.set_num_threads(before)
 
 
+@several
+def test_afterwards_all_is_as_before_where_torch_was_imported_within() -> None:
+    assert seen_by(_ELSEWHERE) == "{('after', True, None)}"
+
+
 def test_threads_that_wait_sleep_in_the_program() -> None:
     code = """
 import atexit
