@@ -149,6 +149,18 @@ def test_a_shared_ledger_charges_what_the_limits_cost(mechanism: str, kind: str)
         assert charged == pytest.approx(guarantee.rdp_at(order), rel=1e-6)
 
 
+def test_training_is_timed_by_the_public_number_of_records_of_one_part(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There are 300 records, which is not for the terminal; what the config says, anybody may know."""
+    monkeypatch.setattr("pate.voters.teachers._trials.expected_seconds", lambda config, X, n, n_classes: n)
+    content = content_of("teachers", "lnmax")
+    for count, seconds in ((None, None), (200, 4)):
+        content["data"] = content["data"] | ({} if count is None else {"public_record_count": count})
+        planned = json.loads(with_config(folder, content, "plan", "--json").stdout)
+        assert planned["seconds_of_training"] == seconds
+
+
 @pytest.mark.parametrize("mechanism", ["lnmax", "gnmax", "mstab"])
 def test_a_target_is_kept_to_by_a_run_of_the_plan(mechanism: str, folder: Path) -> None:
     content = content_of("teachers", mechanism)

@@ -10,10 +10,10 @@ import pytest
 from pate.accounting.composition import SAMPLER_SHARES
 from pate.accounting.exact import exact_epsilon
 from pate.errors import ConfigError
-from pate.mechanisms import ConfidentGNMax, GNMax, LNMax, MSamp
+from pate.mechanisms import ConfidentGNMax, GNMax, LNMax, Mechanism, MSamp, MStab, MSvec
 from pate.noise.integer import TV_ERROR_PER_DRAW
 from pate.planning.costs import cumulative_epsilons, summarise, worst_case_epsilon
-from pate.planning.plan import Workload, epsilon_of, solve_noise
+from pate.planning.plan import Workload, answerable, epsilon_of, expect, one_more_query, solve_noise
 
 
 def test_each_draw_of_each_query_is_charged() -> None:
@@ -71,3 +71,42 @@ def test_noise_that_is_enough_by_estimate_alone_is_raised() -> None:
     target = 1.0004 * wanted.worst_case(50, 50).quick_epsilon(1e-6)
     assert epsilon_of(wanted, workload) > target
     assert epsilon_of(solve_noise({"name": "gnmax"}, target, workload), workload) <= target
+
+
+CONFIDENT = ConfidentGNMax(threshold=30, sigma1=12, sigma2=9)
+
+
+@pytest.mark.parametrize(("mechanism", "answers"), [(LNMax(20.0), None), (CONFIDENT, 5), (MStab(0.1, 1e-9), None)])
+def test_one_more_query_is_answered_and_charged_at_the_same_delta(mechanism: Mechanism, answers: int | None) -> None:
+    now, then = (Workload(20 + n, None if answers is None else answers + n, 1e-6, 3) for n in (0, 1))
+    added = epsilon_of(mechanism, then, roughly=True) - epsilon_of(mechanism, now, roughly=True)
+    assert one_more_query(mechanism, now) == added > 0
+    stream = MSvec(1.0, 1e-6, unstable=5, max_queries=20)
+    assert one_more_query(stream, now) is None  # more than the stream is made for
+
+
+def test_expected_answers_follow_from_the_shares_of_the_histograms() -> None:
+    counts = np.array([[90, 10, 0], [50, 50, 0]])
+    few, all_ = (expect(GNMax(2.0), counts, np.array(shares), 40) for shares in ([3.0, 1.0], [1.0, 0.0]))
+    assert few.answered == all_.answered == 40  # it always answers
+    assert few.plurality_share == pytest.approx(0.75 + 0.25 / 2, abs=1e-6)
+    assert all_.plurality_share == pytest.approx(1)
+    tested = expect(ConfidentGNMax(70.0, 2.0, 2.0), counts, np.array([3.0, 1.0]), 40)
+    assert tested.answered == pytest.approx(30, abs=1e-6)
+    assert tested.plurality_share == pytest.approx(1)
+
+
+def test_a_stream_is_expected_to_answer_no_more_than_is_asked() -> None:
+    stream, votes = MSvec(20.0, 1e-6, unstable=50, max_queries=60), np.tile([10**6, 0], (50, 1))
+    assert expect(stream, votes, None, 20).answered == pytest.approx(20, abs=0.1)
+    assert expect(stream, votes[:1], np.array([1.0]), 30).answered == pytest.approx(30, abs=0.1)
+
+
+def test_what_is_answerable_is_said_of_all_the_teachers_and_classes() -> None:
+    found = answerable(GNMax(40.0), 100, 50)
+    assert found["probability"] == GNMax(40.0).answer_probability(100, 50) < GNMax(40.0).answer_probability(100, 2)
+    half, most = (found[key] for key in ("teachers_for_half", "teachers_for_99_percent"))
+    for needed, probability in ((half, 0.5), (most, 0.99)):
+        assert needed is not None
+        assert GNMax(40.0).answer_probability(int(needed), 50) >= probability
+        assert GNMax(40.0).answer_probability(int(needed) - 1, 50) < probability

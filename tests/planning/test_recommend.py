@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+from dataclasses import asdict
 
 import pytest
 import yaml
@@ -10,7 +12,8 @@ from support.command_line import in_process
 
 from pate.config import parse_config
 from pate.errors import ConfigError
-from pate.planning.plan import Workload, epsilon_of, recommend, solve_queries, usual_delta
+from pate.mechanisms import build
+from pate.planning.plan import Workload, epsilon_of, recommend, shared_budget, solve_queries, usual_delta
 from pate.voters import voters_of
 from pate.voters.teachers._trials import TeachersChoice
 
@@ -22,13 +25,47 @@ def test_every_choice_keeps_to_the_target_as_a_run_would_count_it(records: int, 
     found = recommend(records, 2, 2.0, 1e-6)
     assert found.choice.voters == voters
     assert len(found.others) >= 3
+    order = 8.0
     for choice in (found.choice, *found.others):
         content = {"data": DATA | {"public_record_count": records}, "student": {"name": "supervised"}}
         content |= choice.settings(1e-6)
         if choice.voters == "teachers":
             content["teachers"] = [{"name": "sklearn.naive_bayes.GaussianNB"}]
-        published = voters_of(parse_config(content)).publishable_epsilon(2)
-        assert 0.9 * choice.epsilon < published <= choice.epsilon * (1 + 1e-9) <= 2.0 * (1 + 1e-9)
+        run = voters_of(parse_config(content))
+        assert 0.9 * choice.epsilon < run.publishable_epsilon(2) <= choice.epsilon * (1 + 1e-9) <= 2.0 * (1 + 1e-9)
+        limits = run.limits(order)
+        charged = limits.max_queries * limits.rdp_asked + limits.max_answers * limits.rdp_answered
+        assert choice.rdp(order) == pytest.approx(charged, rel=1e-9)
+
+
+def test_a_choice_asks_about_public_examples_alone_and_wastes_no_budget() -> None:
+    """Where it asks fewer than there are examples, a few more would not be paid for."""
+    for n_public in (None, 4_000, 300):
+        found = recommend(20_000, 2, 2.0, 1e-6, n_public)
+        for choice in (found.choice, *found.others):
+            most = min(2_000, n_public or 2_000)
+            assert choice.labels <= choice.asked <= most
+            assert choice.records_each == 20_000 // (choice.n_teachers or choice.asked)
+            if choice.voters == "teachers" and choice.asked < most:
+                more = math.ceil(1.1 * choice.asked)
+                answered = None if choice.answered is None else more // 2
+                mechanism = build(choice.mechanism, choice.n_teachers)
+                assert epsilon_of(mechanism, Workload(more, answered, 1e-6, 2), roughly=True) > 2
+            elif choice.voters == "neighbours":
+                assert choice.asked <= (n_public or 4_000) / 4
+                assert choice.records_each > 2 * build(choice.mechanism).teachers_needed(0.95, 2)  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("records", [20_000, 5_000])
+def test_a_shared_budget_has_room_for_so_many_runs_and_not_for_twice_as_many(records: int) -> None:
+    choice = recommend(records, 2, 1.0, 1e-6).choice
+    for runs in (1, 4):
+        budget = shared_budget(choice, 1e-6, runs)
+        assert budget is not None
+        cost = choice.rdp(budget.order)
+        assert runs * cost <= budget.rdp < 2 * runs * cost
+        assert budget.epsilon_of(runs * cost) <= budget.epsilon
+        assert budget.delta == 1e-6
 
 
 def test_noise_is_chosen_so_that_four_of_five_teachers_win() -> None:
@@ -44,6 +81,11 @@ def test_queries_are_solved_for_where_the_noise_is_given() -> None:
     mechanism, workload = solve_queries({"name": "gnmax", "sigma": 30}, 1.5, Workload(1, None, 1e-5, 2))
     assert epsilon_of(mechanism, workload) <= 1.5
     assert epsilon_of(mechanism, Workload(int(1.02 * workload.max_queries) + 1, None, 1e-5, 2)) > 1.5
+    test = {"name": "confident_gnmax", "threshold": 30, "sigma1": 90, "sigma2": 20}
+    mechanism, workload = solve_queries(test, 2.0, Workload(1, 10, 1e-5, 2))
+    assert workload.max_answers == 10  # a limit on answers stays
+    assert epsilon_of(mechanism, workload) <= 2
+    assert workload.max_queries > 1.3 * solve_queries(test, 2.0, Workload(1, None, 1e-5, 2))[1].max_queries
     with pytest.raises(ConfigError, match="too small for one query"):
         solve_queries({"name": "lnmax", "scale": 2}, 0.5, Workload(1, None, 1e-5, 2))
 
@@ -65,6 +107,15 @@ def test_on_the_command_line() -> None:
     assert pasted == content["config"]
     assert pasted["voters"] == "neighbours"
     assert "62 teachers" in rest
+    for options, n_public in (([], None), (["--public", 300], 300)):
+        given = ["--records", 20_000, "--target-epsilon", 2, "--classes", 2, "--delta", 1e-6, *options]
+        shown, found = (
+            json.loads(in_process("plan", *given, "--json").stdout),
+            recommend(20_000, 2, 2.0, 1e-6, n_public),
+        )
+        assert shown["recommended"] == asdict(found.choice)
+        assert shown["config"] == found.choice.settings(1e-6)
+        assert shown["alternatives"] == [asdict(other) for other in found.others]
     solved = in_process("plan", "--mechanism", "gnmax", "--sigma", 30, "--target-epsilon", 1.5, "--json")
     assert json.loads(solved.stdout)["mechanism"]["sigma"] == 30
     assert json.loads(solved.stdout)["max_queries"] > 50

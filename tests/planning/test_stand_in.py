@@ -14,7 +14,7 @@ from pate.config import parse_config
 from pate.data.private import Records
 from pate.data.public import PublicData
 from pate.errors import DataError
-from pate.planning.plan import Workload, epsilon_of
+from pate.planning.plan import Workload, epsilon_of, solve_noise
 from pate.voters.teachers._trials import find_number, scaled
 
 CONFIG = parse_config(
@@ -82,9 +82,10 @@ def test_votes_are_scaled_to_whole_ones_that_keep_their_order() -> None:
 
 def test_on_the_command_line_with_files_of_ones_own(tmp_path: Path) -> None:
     own_data(tmp_path)
-    options = ["--stand-in", "--records", "400", "--target-epsilon", "4", "--max-queries", "50", "--delta", "1e-5"]
+    options = ["--stand-in", "--records", "400", "--target-epsilon", "4", "--max-queries", "50", "--delta", "1e-6"]
     shown = json.loads(in_process("plan", tmp_path / "own.yaml", *options, "--json").stdout)
-    assert shown["max_queries"] == 50
+    assert (shown["max_queries"], shown["delta"]) == (50, 1e-6)
+    assert shown["mechanism"]["sigma"] == solve_noise({"name": "gnmax"}, 4.0, Workload(50, None, 1e-6, 2)).sigma  # type: ignore[attr-defined]
     assert shown["n_teachers"] in [one["n_teachers"] for one in shown["tried"]]
     text = in_process("plan", tmp_path / "own.yaml", *options).stdout
     assert f"n_teachers: {shown['n_teachers']}" in text
