@@ -69,11 +69,11 @@ def student_seconds(config: Config, data: PublicData, may_decline: bool) -> floa
 
     asked = config.count_labels(len(data.X_public))
     few = min(asked, few_labels(data.n_classes))
-    steps = getattr(new_student(config), "steps", None)
+    steps = _count_steps(new_student(config))
     more = 0.0 if data.y_test is not None else count_run_tries(config) * (1 - 1 / FOLDS)
     times = 1 + more + config.refinements
     try:
-        if not isinstance(steps, int):
+        if steps is None:
             more_of_them = min(asked, _TIMES_MORE * few)
             prepared, fitted = _time_fit(config, data, more_of_them, may_decline)
             for_each = 0.0
@@ -82,11 +82,20 @@ def student_seconds(config: Config, data: PublicData, may_decline: bool) -> floa
                 for_each = max(0.0, fitted - fitted_few) / (more_of_them - few)
             whole = fitted + for_each * (asked - more_of_them)
             return prepared * len(data.X_public) / more_of_them + times * whole
-        short, longer = (_time_fit(config, data, few, may_decline, n)[1] for n in (STEPS, 4 * STEPS))
+        prepared, short = _time_fit(config, data, few, may_decline, STEPS)
+        longer = _time_fit(config, data, few, may_decline, 4 * STEPS)[1]
         per_step = (longer - short) / (3 * STEPS) if longer > short else longer / (4 * STEPS)
-        return times * per_step * steps
+        return prepared * len(data.X_public) / few + times * per_step * steps
     except Exception:  # it needs more labels than a few: an estimate is not worth an error
         return 0.0
+
+
+def _count_steps(student: Any) -> int | None:
+    """How many steps a student, or the classifier that it is around, is trained for; None where it counts none."""
+    from pate.students.supervised import Supervised
+
+    steps = getattr(student.build() if isinstance(student, Supervised) else student, "steps", None)
+    return steps if isinstance(steps, int) else None
 
 
 def _time_fit(
@@ -95,7 +104,8 @@ def _time_fit(
     """Seconds for a student's transforms of `n` public examples, once they are loaded, and to fit it to them."""
     student, prepared = new_student(config), 0.0
     if steps is not None:
-        student.set_params(steps=steps)
+        around = not hasattr(student, "steps")  # a classifier that counts them
+        student.set_params(**{"params": {**(student.params or {}), "steps": steps}} if around else {"steps": steps})
     labels, X = dummy_labels(n, data.n_classes, may_decline), data.X_public[: n + _UNLABELLED]
     weights = {"sample_weight": np.ones(n)} if config.has_weighted_labels else {}
     if getattr(student, "preprocessing", None):

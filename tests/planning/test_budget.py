@@ -149,6 +149,24 @@ def test_a_shared_ledger_charges_what_the_limits_cost(mechanism: str, kind: str)
         assert charged == pytest.approx(guarantee.rdp_at(order), rel=1e-6)
 
 
+def test_a_shared_ledger_charges_rounds_of_unlike_noise_as_much_as_they_cost_at_least() -> None:
+    rounds = [{"cells": 5, "scale": 9.0}, {"cells": 7, "scale": 3.0}, {"cells": 4, "scale": 9.0}]
+    voters = voters_of(parse_config(content_of("neighbours", "lnmax", neighbours={"rounds": rounds})))
+    limits, guarantee = voters.limits(8.0), voters.guarantee()
+    assert isinstance(guarantee, RdpGuarantee)
+    assert limits.max_queries == limits.max_answers == 3  # a round is one charge
+    assert 3 * (limits.rdp_asked + limits.rdp_answered) >= guarantee.rdp_at(8.0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_of_several_runs_each_counts_with_its_own_delta_and_all_its_draws(kind: str) -> None:
+    voters = voters_of(parse_config(content_of(kind, "gnmax")))
+    part, per_query = voters.part(2), voters.mechanism.noise_draws(2)
+    assert part.delta == 1e-6
+    assert part.epsilon >= voters.publishable_epsilon(2)
+    assert part.draws > voters.query_limits[0] * per_query
+
+
 def test_training_is_timed_by_the_public_number_of_records_of_one_part(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -40,20 +40,22 @@ def test_every_choice_keeps_to_the_target_as_a_run_would_count_it(records: int, 
 
 def test_a_choice_asks_about_public_examples_alone_and_wastes_no_budget() -> None:
     """Where it asks fewer than there are examples, a few more would not be paid for."""
-    for n_public in (None, 4_000, 300):
-        found = recommend(20_000, 2, 2.0, 1e-6, n_public)
+    for records, n_public in ((20_000, None), (20_000, 300), (1_000, None)):
+        found = recommend(records, 2, 2.0, 1e-6, n_public)
         for choice in (found.choice, *found.others):
             most = min(2_000, n_public or 2_000)
             assert choice.labels <= choice.asked <= most
-            assert choice.records_each == 20_000 // (choice.n_teachers or choice.asked)
+            assert choice.records_each == records // (choice.n_teachers or choice.asked)
+            mechanism = build(choice.mechanism, choice.n_teachers)
             if choice.voters == "teachers" and choice.asked < most:
                 more = math.ceil(1.1 * choice.asked)
-                answered = None if choice.answered is None else more // 2
-                mechanism = build(choice.mechanism, choice.n_teachers)
-                assert epsilon_of(mechanism, Workload(more, answered, 1e-6, 2), roughly=True) > 2
+                workload = Workload(more, None if choice.answered is None else more // 2, 1e-6, 2)
+                assert epsilon_of(mechanism, workload, roughly=True) > 2
             elif choice.voters == "neighbours":
                 assert choice.asked <= (n_public or 4_000) / 4
-                assert choice.records_each > 2 * build(choice.mechanism).teachers_needed(0.95, 2)  # type: ignore[operator]
+                needed = mechanism.teachers_needed(0.95, 2)
+                assert needed is not None
+                assert choice.records_each > 2 * needed
 
 
 @pytest.mark.parametrize("records", [20_000, 5_000])
