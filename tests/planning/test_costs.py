@@ -12,7 +12,7 @@ from pate.accounting.exact import exact_epsilon
 from pate.errors import ConfigError
 from pate.mechanisms import ConfidentGNMax, GNMax, LNMax, Mechanism, MSamp, MStab, MSvec
 from pate.noise.integer import TV_ERROR_PER_DRAW
-from pate.planning.costs import cumulative_epsilons, summarise, worst_case_epsilon
+from pate.planning.costs import ReleaseCost, compose, cumulative_epsilons, summarise, worst_case_epsilon
 from pate.planning.plan import Workload, answerable, epsilon_of, expect, one_more_query, solve_noise
 
 
@@ -53,6 +53,7 @@ def test_a_votes_file_cannot_say_what_msamp_costs() -> None:
 def test_curves_are_those_of_the_figures() -> None:
     mechanism, votes = LNMax(8.0), np.tile([30, 2, 1], (20, 1))
     curves = cumulative_epsilons(mechanism, votes, 1e-5, np.array([5, 20]))
+    assert curves["published bound (private)"][0] == summarise(mechanism, votes[:5], 1e-5, None, 8).published_bound
     assert curves["every data set (publishable)"][1] == worst_case_epsilon(mechanism, 20, None, 1e-5, 3)
 
 
@@ -71,6 +72,28 @@ def test_noise_that_is_enough_by_estimate_alone_is_raised() -> None:
     target = 1.0004 * wanted.worst_case(50, 50).quick_epsilon(1e-6)
     assert epsilon_of(wanted, workload) > target
     assert epsilon_of(solve_noise({"name": "gnmax"}, target, workload), workload) <= target
+
+
+def test_a_summary_keeps_to_what_was_asked_for() -> None:
+    """The limit on answers, the paper's moments, and the draws of so many classes."""
+    votes = np.tile([60, 2, 1], (40, 1))
+    limited = summarise(CONFIDENT, votes, 1e-5, 10, 8).data_independent
+    assert limited == worst_case_epsilon(CONFIDENT, 40, 10, 1e-5, 3) < worst_case_epsilon(CONFIDENT, 40, None, 1e-5, 3)
+    few, many = (summarise(LNMax(20.0), votes, 1e-5, None, moments).published_bound for moments in (2, 30))
+    assert few is not None
+    assert many is not None
+    assert few > many
+    wide = np.tile([60, *[0] * 999], (40, 1))
+    assert worst_case_epsilon(LNMax(20.0), 40, None, 1e-24, 10) < 3
+    assert summarise(LNMax(20.0), wide, 1e-24, None, 8).data_independent is None  # their draws take more than δ
+
+
+def test_what_has_no_renyi_cost_is_added_at_its_own_delta() -> None:
+    parts = [ReleaseCost(9.0, 1e-6, GNMax(40).worst_case(50, 50), 100) for _ in range(2)]
+    together, plain = compose(parts)[0], ReleaseCost(0.5, 1e-3)
+    epsilon, delta = compose([*parts, plain])
+    assert epsilon == pytest.approx(together + 0.5)
+    assert delta == pytest.approx(1e-3 + 2e-6)
 
 
 CONFIDENT = ConfidentGNMax(threshold=30, sigma1=12, sigma2=9)
