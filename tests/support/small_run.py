@@ -16,7 +16,7 @@ CONFIG = {
         {"name": "sklearn.svm.SVC", "grid": {"C": [1, 10]}, "features": "hog"},
     ],
     "mechanism": {"name": "confident_gnmax", "threshold": 25, "sigma1": 8, "sigma2": 6},
-    "budget": {"max_queries": 120, "delta": 1e-5},
+    "budget": {"max_queries": 120, "max_answers": 110, "delta": 1e-5, "sanitise": {"order": 6, "beta": 0.05}},
     "student": {"name": "supervised", "params": {"estimator": "sklearn.svm.SVC", "params": {"C": 10}}},
     "nonprivate": {"name": "sklearn.svm.SVC"},
     "backend": "local",
