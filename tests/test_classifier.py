@@ -6,23 +6,24 @@ import os
 import pickle
 import re
 import sys
+import tempfile
 import warnings
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import cloudpickle
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
 from sklearn import config_context
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.datasets import load_digits
 from sklearn.linear_model import LinearRegression, LogisticRegression
-from sklearn.model_selection import GroupKFold, cross_val_score, cross_validate
+from sklearn.model_selection import GroupKFold, cross_validate
 from sklearn.naive_bayes import GaussianNB
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
@@ -32,25 +33,26 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from sklearn.utils.validation import has_fit_parameter
 
 from pate.classifier import PATEClassifier, PrivacyWarning
-from pate.config import TeacherFamily
+from pate.config import Config, TeacherFamily
 from pate.data._model_input import Encoder, person_ids, split_off_public
 from pate.data.private import Records, is_per_person
+from pate.data.public import PublicData
 from pate.errors import ConfigError, RunError
 from pate.mechanisms import ConfidentGNMax, GNMax, Histogram
 from pate.planning.plan import recommend
+from pate.runs._console import Quiet
 from pate.teachers import recipes
 from pate.voters import voters_of
 from pate.voters.teachers._worker import Teaching
 from pate.voters.teachers.ensemble import Ensemble, parts_of, split_records
 
 NOISE = "two fits draw different noise, which is never seeded, so their predictions differ"
-CANNOT_APPLY = {
-    "check_supervised_y_2d": NOISE,
-    "check_classifier_data_not_an_array": NOISE,
-    "check_fit_idempotent": NOISE,
-}
-SMALL = PATEClassifier(n_teachers=5, mechanism=GNMax(3.0), max_queries=40, public_fraction=0.4, force=True)
-NEAR = PATEClassifier(mechanism=Histogram(1.0), public_fraction=0.4)
+CANNOT_APPLY = dict.fromkeys(
+    ("check_supervised_y_2d", "check_classifier_data_not_an_array", "check_fit_idempotent"), NOISE
+)
+NO_NUMBER = {"check_estimators_nan_inf": "a record that is no number casts no vote, and is no reason to stop"}
+TEACHERS = PATEClassifier(n_teachers=2, mechanism=GNMax(3.0), max_queries=5, public_fraction=0.4, force=True)
+NEIGHBOURS = PATEClassifier(mechanism=Histogram(1.0), public_fraction=0.4)
 
 
 @pytest.fixture(autouse=True)
@@ -60,14 +62,48 @@ def _warnings_are_expected() -> Iterator[None]:
         yield
 
 
-def cannot_apply(estimator: PATEClassifier) -> dict[str, str]:
-    own = {"check_estimators_nan_inf": "a record that is no number casts no vote, and is no reason to stop"}
-    return CANNOT_APPLY | own if isinstance(estimator.mechanism, Histogram) else CANNOT_APPLY
+@parametrize_with_checks([TEACHERS], expected_failed_checks=lambda _: CANNOT_APPLY)
+def test_scikit_learns_own_checks(estimator: PATEClassifier, check: Any) -> None:
+    check(estimator)
 
 
-@parametrize_with_checks([SMALL, NEAR], expected_failed_checks=cannot_apply)
-def test_scikit_learns_own_checks(estimator: PATEClassifier, check: object) -> None:
-    check(estimator)  # type: ignore[operator]
+@pytest.mark.slow
+@parametrize_with_checks([NEIGHBOURS], expected_failed_checks=lambda _: CANNOT_APPLY | NO_NUMBER)
+def test_scikit_learns_own_checks_where_records_vote(estimator: PATEClassifier, check: Any) -> None:
+    check(estimator)
+
+
+class Given(NamedTuple):
+    """What a fit hands to the run."""
+
+    config: Any
+    public: PublicData
+    private: Records
+    options: dict[str, Any]
+
+
+class Handed(Exception):
+    """Stops a fit before its run."""
+
+
+def handed(model: PATEClassifier, *arguments: Any) -> Given:
+    """What `fit` hands to `pate.pipeline.run`, which is not run."""
+
+    def run(config: Config, out: Path, *, public: PublicData, private: Records, **options: Any) -> None:
+        raise Handed(Given(config, public, private, options))
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("pate.pipeline.run", run)
+        with pytest.raises(Handed) as found:
+            model.fit(*arguments)
+    given: Given = found.value.args[0]
+    return given
+
+
+def small(**changes: Any) -> PATEClassifier:
+    """Ten teachers, little noise, two classes; with changes."""
+    usual = {"n_teachers": 10, "mechanism": GNMax(2.0), "max_queries": 40, "classes": ["up", "down"]}
+    return PATEClassifier(**{**usual, **changes})
 
 
 def records(n: int = 400, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -76,113 +112,123 @@ def records(n: int = 400, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     return X, np.where(X[:, 0] + X[:, 1] > 0, "up", "down")
 
 
+X, Y = records()
+PUBLIC = records(60, seed=1)[0]
+TEST = records(300, seed=2)
+
+
 @pytest.fixture(scope="module")
 def fitted() -> PATEClassifier:
-    X, y = records()
     teachers = [(GaussianNB(), 2.0), (KNeighborsClassifier(3), 1.0)]
-    model = PATEClassifier(teachers, n_teachers=40, epsilon=6, max_queries=100, classes=["up", "down"])
-    return model.fit(X, y, X_public=records(150, seed=1)[0])
+    model = PATEClassifier(teachers, n_teachers=20, epsilon=6, max_queries=60, classes=["up", "down"])
+    return model.fit(X, Y, X_public=PUBLIC)
 
 
-def test_it_learns_and_says_what_it_cost(fitted: PATEClassifier) -> None:
-    X, y = records(300, seed=2)
-    assert (fitted.predict(X) == y).mean() > 0.7
+def test_it_learns_and_says_what_it_cost_and_what_it_has_learned(fitted: PATEClassifier) -> None:
+    """What it has learned is named here, whatever is added: all of it is published with the model."""
+    assert (fitted.predict(TEST[0]) == TEST[1]).mean() > 0.7
     assert 5 < fitted.epsilon_ <= 6
     assert fitted.delta_ == 1e-5
     assert fitted.report_.privacy.epsilon == fitted.epsilon_
-    assert fitted.report_.benchmark is None
-    assert len(fitted.labels_) == 100
+    assert fitted.report_.privacy.unit == "record"
+    assert fitted.report_.benchmark is None, "figures of benchmarks are none of private data"
+    assert len(fitted.labels_) == len(fitted.public_rows_) == 60
     assert set(fitted.labels_) <= {0, 1}
-    probabilities = fitted.predict_proba(X)
-    assert probabilities.shape == (300, 2)
+    assert set(fitted.public_rows_) == set(range(60))
+    truth = np.array(["down", "up"]).searchsorted(records(60, seed=1)[1])
+    assert (fitted.labels_ == truth[fitted.public_rows_]).mean() > 0.6, "each label is that of its own example"
+    probabilities = fitted.predict_proba(TEST[0])
     np.testing.assert_allclose(probabilities.sum(axis=1), 1)
-    np.testing.assert_array_equal(fitted.classes_[probabilities.argmax(axis=1)], fitted.predict(X))
-
-
-def test_a_notebook_shows_epsilon_and_labels(fitted: PATEClassifier) -> None:
+    np.testing.assert_array_equal(fitted.classes_[probabilities.argmax(axis=1)], fitted.predict(TEST[0]))
     shown = fitted._repr_html_()
-    assert f"{fitted.epsilon_:.3g}" in shown
-    assert "100 released labels" in shown
-    assert "<td>up</td>" in shown
+    assert all(words in shown for words in (f"{fitted.epsilon_:.3g}", "60 released labels", "<td>up</td>"))
     assert "not fitted" in PATEClassifier()._repr_html_()
+    learned = {name for name in vars(fitted) if name not in fitted.get_params(deep=False)}
+    promised = re.findall(r"(?m)^    (\w+_(?:, \w+_)*) : ", str(PATEClassifier.__doc__).partition("Attributes")[2])
+    assert learned == {"_encoder"} | set(", ".join(promised).split(", ")) - {"feature_names_in_"}
 
 
-def test_two_fits_differ_and_draw_from_the_operating_system(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_fitted_holds_no_record(fitted: PATEClassifier) -> None:
+    """It may be published."""
+    content = pickle.dumps(fitted)
+    assert len(content) > 1000
+    assert not [row for row in X if row.tobytes() in content or row.astype(np.float64).tobytes() in content]
+
+
+def test_two_fits_differ_draw_from_the_operating_system_and_leave_nothing_on_disk(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """With σ = 10 on 20 votes, two lists of 60 labels agree with probability below 2⁻³⁰."""
-    X, y = records()
     drawn: list[int] = []
     real = os.urandom
     monkeypatch.setattr(os, "urandom", lambda n: (drawn.append(n), real(n))[1])
-    fits = [
-        PATEClassifier(n_teachers=20, mechanism=GNMax(10.0), max_queries=60, classes=["up", "down"])
-        .fit(X, y, X_public=records(60, seed=1)[0])
-        .labels_
-        for _ in range(2)
-    ]
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "scratch"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    (tmp_path / "scratch").mkdir()
+    model = small(n_teachers=20, mechanism=GNMax(10.0), max_queries=60)
+    fits = [model.fit(X, Y, X_public=PUBLIC).labels_ for _ in range(2)]
     assert (fits[0] != fits[1]).any()
     assert sum(drawn) > 0
+    left = {path.name for path in tmp_path.rglob("*") if path.is_file()}
+    assert left == {"key"}, "the user's own; votes and teachers are private"
 
 
-def test_records_split_off_as_public_are_told_and_chosen_one_by_one() -> None:
-    X, y = records()
-    model = PATEClassifier(n_teachers=20, mechanism=GNMax(5.0), max_queries=20, classes=["up", "down"])
-    with pytest.warns(PrivacyWarning, match="not protected"):
-        model.fit(X, y)
+def test_every_parameter_reaches_the_run() -> None:
+    """Also one that is added later: its row is missing here."""
+    teachers = [(GaussianNB(), 2.0), KNeighborsClassifier(3)]
+    own = {"force": True, "n_jobs": 3, "backend": "ray", "random_state": 7, "delta": 1e-6, "public_fraction": 0.5}
+    model = PATEClassifier(teachers, 30, epsilon=3, max_queries=50, classes=["up", "no", "down"], **own)
+    model.set_params(student={"name": "supervised", "params": {"n_students": 2, "estimator": "sklearn.svm.SVC"}})
+    config, public, private, options = handed(model, X, Y)
+    assert (config.seed, config.n_teachers, config.backend, config.ray.workers.max) == (7, 30, "ray", 3)
+    assert (config.budget.delta, config.budget.epsilon, config.budget.max_queries) == (1e-6, 3, 50)
+    assert [family.weight for family in config.teachers] == [2.0, 1.0]
+    assert config.student.params == {"n_students": 2, "estimator": "sklearn.svm.SVC"}
+    assert public.classes == ("down", "no", "up")
+    assert 150 < len(public.X_public) < 250
+    assert len(private.X) + len(public.X_public) == 400
+    assert 2.9 < voters_of(config).publishable_epsilon(3) <= 3
+    assert (options["force"], options["n_jobs"], options["anchor"], options["pages"]) == (True, 3, "none", False)
+    assert isinstance(options["console"], Quiet)
+    told = handed(small(verbose=True, mechanism=ConfidentGNMax(15, 6, 4), epsilon=60), X, Y, PUBLIC)
+    assert not isinstance(told.options["console"], Quiet)
+    assert told.options["force"] is False
+    assert told.config.mechanism == {"name": "confident_gnmax", "threshold": 15, "sigma1": 6, "sigma2": 4}
+    assert told.config.budget.epsilon == 60
+    near = PATEClassifier(voters="neighbours", votes_per_record=2, features="hog", classes=[0, 1], max_queries=9)
+    found = handed(near.set_params(public_record_count=5000), X, (Y == "up").astype(int), PUBLIC).config
+    assert (found.voters, found.neighbours.votes_per_record, found.neighbours.cells) == ("neighbours", 2, 9)
+    assert [step.name for step in found.neighbours.features] == ["hog"]
+    set_here = [*own, "teachers", "n_teachers", "epsilon", "max_queries", "classes", "student", "verbose", "mechanism"]
+    set_here += ["voters", "votes_per_record", "features", "public_record_count"]
+    assert set(set_here) == model.get_params(deep=False).keys()
+
+
+def test_records_split_off_as_public_are_told_chosen_one_by_one_and_no_longer_private() -> None:
+    with pytest.warns(PrivacyWarning, match="about 20 % of the records are taken as public .* not protected"):
+        _, public, private, _ = handed(small(), X, Y)
+    found = [row.tobytes() for part in (private.X, public.X_public) for row in part]
+    assert len(found) == len(set(found)) == len(X)
+    label = {row.tobytes(): y for row, y in zip(X, Y, strict=True)}
+    pairs = [(label.get(row.tobytes()), ("down", "up")[y]) for row, y in zip(private.X, private.y, strict=True)]
+    assert all(one in (None, other) for one, other in pairs), "each record has its label"
+    assert len([one for one, _ in pairs if one]) > 200, "the others lie beyond the range of public examples"
+    np.testing.assert_array_equal(handed(small(), X, Y[::-1]).public.X_public, public.X_public, "whatever labels are")
     chosen = split_off_public(X, None, 0.2, 0)
     assert 0.1 < chosen.mean() < 0.3
-    changed = X.copy()
+    np.testing.assert_array_equal(X[chosen], public.X_public)
+    changed, others = X.copy(), np.arange(len(X)) != 7
     changed[7] += 1
-    others = np.arange(len(X)) != 7
     np.testing.assert_array_equal(split_off_public(changed, None, 0.2, 0)[others], chosen[others])
     np.testing.assert_array_equal(split_off_public(X[9:], None, 0.2, 0), chosen[9:])
     assert (split_off_public(X, None, 0.2, 1) != chosen).any()
 
 
-def test_records_taken_as_public_are_no_longer_private() -> None:
-    X, y = records()
-    with pytest.warns(PrivacyWarning, match="not protected"):
-        public, private, _ = PATEClassifier(classes=["up", "down"])._prepared(X, y, None, None)
-    found = [row.tobytes() for part in (private.X, public.X_public) for row in part]
-    assert len(found) == len(set(found)) == len(X)
-    assert len(private.y) == len(private.X)
-
-
-@pytest.mark.parametrize("given", [True, False])
-@pytest.mark.filterwarnings("ignore::pate.classifier.PrivacyWarning")
-def test_medians_and_categories_are_those_of_public_examples(given: bool) -> None:
-    """A word or a number that only protected records have makes no feature, and moves no median."""
-    X, spies = frame(300, 0), np.arange(300) % 3 > 0
-    X.loc[spies, "job"], X.loc[spies, "age"] = "spy", X["age"] + 500
-    model = PATEClassifier(classes=[0, 1])
-    X = X[~(spies & split_off_public(X, None, 0.2, 0))]  # a record's own hash decides
-    public, private, _ = model._prepared(X, np.arange(len(X)) % 2, frame(60, 1) if given else None, None)
-    declared = ["town=Wien"] if given else []  # which types of private columns say too, so that they have no say there
-    assert public.features == ("age", "town=Bonn", "town=Ulm", *declared, "job=clerk", "job=cook", "count")
-    ages, times = np.unique(private.X[:, 0], return_counts=True)
-    assert ages[-1] < 200, "numbers beyond the public range count as its end"
-    assert 40 < ages[times[:-1].argmax()] < 60  # what stands where one was missing
-
-
-def test_what_was_asked_for_is_what_is_run() -> None:
-    X, y = records()
-    teachers = [(GaussianNB(), 2.0), KNeighborsClassifier(3)]
-    model = PATEClassifier(
-        teachers, n_teachers=30, epsilon=3, delta=1e-6, max_queries=50, classes=["up", "down"], random_state=7
-    )
-    _, _, config = model._prepared(X, y, X[:80], None)
-    assert (config.seed, config.n_teachers, config.budget.max_queries) == (7, 30, 50)
-    assert (config.budget.delta, config.budget.epsilon) == (1e-6, 3)
-    assert [family.weight for family in config.teachers] == [2.0, 1.0]
-    cost = voters_of(config).publishable_epsilon(2)
-    assert 2.9 < cost <= 3
-
-
 def test_classes_are_those_that_were_given() -> None:
     """Whether or not a record has them; and probabilities stand in their columns."""
-    X, y = records()
     classes = ["across", "down", "sideways", "up"]
-    model = PATEClassifier(n_teachers=40, mechanism=GNMax(3.0), max_queries=40, classes=classes)
-    model.fit(X, y, X_public=X[np.abs(X[:, 0] + X[:, 1]) > 1][:60])  # where teachers agree
+    model = small(n_teachers=40, mechanism=GNMax(3.0), classes=classes)
+    model.fit(X, Y, X_public=X[np.abs(X[:, 0] + X[:, 1]) > 1][:60])  # where teachers agree
     assert model.classes_.tolist() == classes
     found = model.predict_proba(X)
     never = np.setdiff1d(np.arange(4), model.labels_)
@@ -190,40 +236,15 @@ def test_classes_are_those_that_were_given() -> None:
     assert found[:, never].max() == 0
     np.testing.assert_array_equal(model.classes_[found.argmax(axis=1)], model.predict(X))
     with pytest.raises(ValueError, match="not among classes"):
-        PATEClassifier(classes=["down", "zzz"]).fit(X, y, X_public=X[:30])
+        small(classes=["down", "zzz"]).fit(X, Y, X_public=PUBLIC)
+    with pytest.warns(PrivacyWarning, match="public knowledge"):
+        assert handed(small(classes=None), X, Y, PUBLIC).public.classes == ("down", "up")
 
 
 def test_the_epsilon_told_is_the_cost_not_the_limit() -> None:
-    X, y = records(100)
-    model = PATEClassifier(n_teachers=10, mechanism=GNMax(9.0), epsilon=50, max_queries=10, classes=["up", "down"])
-    model.fit(X, y, X_public=X[:20])
+    model = small(mechanism=GNMax(9.0), epsilon=50, max_queries=10, delta=1e-6).fit(X[:100], Y[:100], X_public=PUBLIC)
     assert model.epsilon_ == model.report_.privacy.epsilon < 20
-    assert model.report_.privacy.unit == "record"
-    assert model.report_.benchmark is None
-
-
-def test_labels_have_no_part_in_which_records_are_public() -> None:
-    X, y = records()
-    model = PATEClassifier(classes=["up", "down"])
-    (one, *_), (other, *_) = model._prepared(X, y, None, None), model._prepared(X, y[::-1], None, None)
-    np.testing.assert_array_equal(one.X_public, other.X_public)
-
-
-def test_what_is_fitted_holds_no_record(fitted: PATEClassifier) -> None:
-    """It may be published."""
-    content = pickle.dumps(fitted)
-    assert len(content) > 1000
-    X, _ = records()
-    assert not [row for row in X if row.tobytes() in content or row.astype(np.float64).tobytes() in content]
-
-
-def test_labels_that_are_taken_as_public_are_told() -> None:
-    X, y = records()
-    model = PATEClassifier(n_teachers=20, mechanism=GNMax(5.0), max_queries=20)
-    with pytest.warns(PrivacyWarning, match="public knowledge"):
-        model.fit(X, y, X_public=X[:30])
-    with pytest.raises(ValueError, match="not among classes"):
-        PATEClassifier(classes=["up", "sideways"]).fit(X, y, X_public=X[:30])
+    assert model.delta_ == model.report_.privacy.delta == 1e-6
 
 
 def frame(n: int, seed: int) -> pd.DataFrame:
@@ -239,10 +260,15 @@ def frame(n: int, seed: int) -> pd.DataFrame:
 
 
 def test_frames_with_categories_and_missing_values() -> None:
-    X, X_public = frame(400, 0), frame(100, 1)
-    y = (X["town"] == "Ulm").astype(int)
-    model = PATEClassifier(n_teachers=20, epsilon=8, max_queries=60, classes=[0, 1]).fit(X, y, X_public=X_public)
-    held_out = frame(200, 2)
+    """A missing number becomes the median of the public examples."""
+    table, X_public, held_out = frame(400, 0), frame(60, 1), frame(200, 2)
+    y = (table["town"] == "Ulm").astype(int)
+    model = small(epsilon=8, mechanism=None, max_queries=50, classes=[0, 1])
+    missing = table["age"].isna().to_numpy()
+    given = handed(model, table, y, X_public)
+    assert set(given.private.X[missing, 0].tolist()) == {np.float32(X_public["age"].median())}
+    assert given.public.range is not None
+    model.fit(table, y, X_public=X_public)
     assert (model.predict(held_out) == (held_out["town"] == "Ulm")).mean() > 0.9
     assert model.feature_names_in_.tolist() == ["age", "town", "job", "count"]
     assert model.n_features_in_ == 4
@@ -251,13 +277,28 @@ def test_frames_with_categories_and_missing_values() -> None:
         model.predict(held_out.rename(columns={"age": "years"}))
 
 
+@pytest.mark.parametrize("given", [True, False])
+def test_medians_and_categories_are_those_of_public_examples(given: bool) -> None:
+    """A word or a number that only protected records have makes no feature, and moves no median."""
+    table, spies = frame(300, 0), np.arange(300) % 3 > 0
+    table.loc[spies, "job"], table.loc[spies, "age"] = "spy", table["age"] + 500
+    table = table[~(spies & split_off_public(table, None, 0.2, 0))]  # a record's own hash decides
+    labels = np.arange(len(table)) % 2
+    _, public, private, _ = handed(PATEClassifier(classes=[0, 1]), table, labels, frame(60, 1) if given else None)
+    declared = ["town=Wien"] if given else []  # which types of private columns say too, so that they have no say there
+    assert public.features == ("age", "town=Bonn", "town=Ulm", *declared, "job=clerk", "job=cook", "count")
+    ages, times = np.unique(private.X[:, 0], return_counts=True)
+    assert ages[-1] < 200, "numbers beyond the public range count as its end"
+    assert 40 < ages[times[:-1].argmax()] < 60  # what stands where one was missing
+
+
 def test_one_record_of_a_frame_changes_no_other() -> None:
     """A missing value makes floats of a column, a word makes objects of it: the others stay what they are."""
-    X, encoder = frame(50, 0), Encoder.of(frame(30, 1))
-    before = encoder.transform(X)
-    chosen = split_off_public(X, None, 0.2, 0)
+    table, encoder = frame(50, 0), Encoder.of(frame(30, 1))
+    before = encoder.transform(table)
+    chosen = split_off_public(table, None, 0.2, 0)
     for column, value in (("count", None), ("count", "many"), ("age", "old"), ("job", 3), ("town", None)):
-        changed = X.astype({column: object})
+        changed = table.astype({column: object})
         changed.loc[3, column] = value
         if column == "count" and value is None:
             changed["count"] = changed["count"].astype(float)
@@ -267,42 +308,30 @@ def test_one_record_of_a_frame_changes_no_other() -> None:
         np.testing.assert_array_equal(moved[others], chosen[others])
 
 
-def test_a_missing_number_becomes_the_median_of_public_examples() -> None:
-    X, X_public = frame(50, 0), frame(30, 1)
-    _, private, _ = PATEClassifier(classes=[0, 1])._prepared(X, np.resize([0, 1], 50), X_public, None)
-    missing = X["age"].isna().to_numpy()
-    assert missing.any()
-    assert set(private.X[missing, 0].tolist()) == {np.float32(X_public["age"].median())}
+@pytest.mark.parametrize("change", ["a word among numbers", "a declared category"])
+def test_a_protected_record_decides_nothing_about_columns_of_records_split_off(change: str) -> None:
+    """Types of a frame's columns are those of all its rows, protected ones too."""
+    table = pd.DataFrame({"age": [float(20 + i % 12) for i in range(60)], "c": ["a", "b"] * 30})
+    public = split_off_public(table, None, 0.3, 0)
+    row = int(np.flatnonzero(~public)[0])
+    other = table.astype({"age": object}) if change == "a word among numbers" else table.copy()
+    if change == "a word among numbers":
+        other.loc[row, "age"] = "unknown"
+    else:
+        other.loc[row, "c"] = "HIV"
+        other["c"] = other["c"].astype("category")
+    assert (split_off_public(other, None, 0.3, 0)[public]).all()
+    rest = np.arange(len(table)) != row
+    encoders = [Encoder.of(one[public], by_values=True) for one in (table, other)]
+    assert encoders[0].names == encoders[1].names == ("age", "c=a", "c=b")
+    np.testing.assert_array_equal(encoders[0].transform(table[rest]), encoders[1].transform(other[rest]))
 
 
-def test_it_works_in_pipelines_and_cross_validation_but_not_behind_a_fitted_scaler() -> None:
-    X, y = records()
-    model = PATEClassifier(
-        teachers=[make_pipeline(StandardScaler(), LogisticRegression())],
-        n_teachers=20,
-        mechanism=GNMax(2.0),
-        max_queries=40,
-        classes=["up", "down"],
-    )
-    assert cross_val_score(make_pipeline(FunctionTransformer(), model), X, y, cv=2).mean() > 0.7
+def test_it_works_in_a_pipeline_but_not_behind_a_fitted_scaler() -> None:
+    model = small(teachers=[make_pipeline(StandardScaler(), LogisticRegression())])
+    assert make_pipeline(FunctionTransformer(), model).fit(X, Y).score(*TEST) > 0.7
     with pytest.raises(ValueError, match="step 'standardscaler' before it was fitted on all private records"):
-        make_pipeline(StandardScaler(), model).fit(X, y)
-
-
-def test_the_mechanism_students_and_images() -> None:
-    digits = load_digits()
-    model = PATEClassifier(
-        GaussianNB(),
-        n_teachers=30,
-        mechanism=ConfidentGNMax(threshold=15, sigma1=6, sigma2=4),
-        student=KNeighborsClassifier(3),
-        max_queries=150,
-        classes=range(10),
-    )
-    model.fit(digits.data[:1200], digits.target[:1200], X_public=digits.data[1200:1400])
-    assert (model.labels_ == -1).any()
-    assert model.predict_proba(digits.data[1400:1410]).shape == (10, 10)
-    assert (model.predict(digits.data[1400:]) == digits.target[1400:]).mean() > 0.5
+        make_pipeline(StandardScaler(), model).fit(X, Y)
 
 
 @pytest.mark.parametrize(
@@ -351,10 +380,9 @@ def test_the_mechanism_students_and_images() -> None:
         ({"features": ["furier"], "n_teachers": None}, "^features.*'furier'"),
     ],
 )
-def test_a_wrong_value_is_a_value_error_that_names_the_parameter(settings: dict[str, object], words: str) -> None:
-    X, y = records(100)
+def test_a_wrong_value_is_a_value_error_that_names_the_parameter(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words) as error:
-        PATEClassifier(**{"n_teachers": 10, "classes": ["up", "down"]} | settings).fit(X, y, X_public=X[:20])  # type: ignore[arg-type]
+        small(**{"mechanism": None, "max_queries": None} | settings).fit(X[:100], Y[:100], X_public=X[:20])
     assert "\n" not in str(error.value)
     assert not re.search("target_epsilon|budget|neighbours\\.|asdict", str(error.value))
 
@@ -375,17 +403,13 @@ def test_a_wrong_value_is_a_value_error_that_names_the_parameter(settings: dict[
         ({"random_state": np.random.default_rng(0)}, "^random_state = Generator"),
     ],
 )
-def test_a_thing_of_another_kind_is_a_type_error_that_names_the_parameter(
-    settings: dict[str, object], words: str
-) -> None:
-    X, y = records(100)
+def test_a_thing_of_another_kind_is_a_type_error_that_names_the_parameter(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(TypeError, match=words):
-        PATEClassifier(**{"n_teachers": 10, "classes": ["up", "down"]} | settings).fit(X, y, X_public=X[:20])  # type: ignore[arg-type]
+        small(**settings).fit(X, Y, X_public=PUBLIC)
 
 
 def test_what_is_wrong_with_data_is_a_value_error_that_names_the_argument() -> None:
-    X, y = records(100)
-    model, table = PATEClassifier(n_teachers=10, max_queries=20, classes=["up", "down"]), frame(100, 0)
+    model, table, X, y = small(), frame(100, 0), *records(100)
     for arguments, words in (
         ({"X": table, "y": y[:99], "X_public": frame(30, 1)}, "inconsistent numbers of samples"),
         ({"X": X, "y": y[:99], "X_public": X[:30]}, "inconsistent numbers of samples"),
@@ -410,94 +434,82 @@ def test_what_is_wrong_with_data_is_a_value_error_that_names_the_argument() -> N
 
 def test_voters_follow_from_public_figures_as_a_plan_recommends() -> None:
     """133 records, for which 250 teachers would be parts with less than one record."""
-    X, y = records(133)
-    X_public = records(60, seed=1)[0]
-    recommended = recommend(133, 2, 2.0, 1e-5, 60).choice
-    _, _, config = PATEClassifier(public_record_count=133, classes=["up", "down"])._prepared(X, y, X_public, None)
-    assert (config.voters, config.neighbours.cells) == (recommended.voters, recommended.asked)  # type: ignore[union-attr]
-    model = PATEClassifier(public_record_count=133, classes=["up", "down"]).fit(X, y, X_public=X_public)
-    assert model.score(*records(300, seed=2)) > 0.65
+    model, recommended = (
+        PATEClassifier(public_record_count=133, classes=["up", "down"]),
+        recommend(133, 2, 2.0, 1e-5, 60).choice,
+    )
+    config = handed(model, X[:133], Y[:133], PUBLIC).config
+    assert (config.voters, config.neighbours.cells) == (recommended.voters, recommended.asked)
+    assert model.fit(X[:133], Y[:133], X_public=PUBLIC).score(*TEST) > 0.65
     many = recommend(20_000, 2, 2.0, 1e-5, 2_000).choice
-    X_public = records(2_000, seed=1)[0]
-    _, _, config = PATEClassifier(public_record_count=20_000, classes=["up", "down"])._prepared(X, y, X_public, None)
+    config = handed(model.set_params(public_record_count=20_000), X, Y, records(2_000, seed=1)[0]).config
     assert (config.voters, config.n_teachers, config.budget.max_queries) == ("teachers", many.n_teachers, many.asked)
     assert 1.98 < voters_of(config).publishable_epsilon(2) <= 2
     near = PATEClassifier(voters="neighbours", public_record_count=30, classes=["up", "down"])  # a plan has none
-    assert near._prepared(X, y, X_public[:60], None)[2].neighbours.cells == 15  # type: ignore[union-attr]
+    assert handed(near, X, Y, PUBLIC).config.neighbours.cells == 15
 
 
 @pytest.mark.parametrize("count", [None, 2_000, 20_000])
 @pytest.mark.parametrize("voters", ["auto", "teachers", "neighbours"])
 def test_one_record_more_changes_neither_voters_nor_their_number(voters: str, count: int | None) -> None:
-    X, y = records(400)
-    X_public = records(80, seed=1)[0]
     model = PATEClassifier(voters=voters, public_record_count=count, classes=["up", "down"])  # type: ignore[arg-type]
-    configs = [model._prepared(X[:n], y[:n], X_public, None)[2] for n in (2, 133, 400)]
+    configs = [handed(model, X[:n], Y[:n], PUBLIC).config for n in (2, 133, 400)]
     assert configs[0] == configs[1] == configs[2]
 
 
 def test_parts_that_are_too_small_are_refused_unless_that_is_forced() -> None:
     """As `pate run` does it; how many records there are is not said."""
-    X, y = records(133)
-    model = PATEClassifier(epsilon=8, max_queries=20, classes=["up", "down"])
+    model = small(n_teachers=250, mechanism=GNMax(50.0), max_queries=5)
     with pytest.raises(ValueError, match=r"n_teachers = 250: parts .* too small to learn from") as error:
-        model.fit(X, y, X_public=X[:20])
+        model.fit(X[:133], Y[:133], X_public=PUBLIC)
     assert "133" not in str(error.value)
-    assert model.set_params(force=True).fit(X, y, X_public=X[:20]).epsilon_ <= 8
+    assert model.set_params(force=True, n_teachers=40).fit(X[:133], Y[:133], X_public=PUBLIC).epsilon_ > 0
 
 
-def visits(n_persons: int = 120, each: int = 4) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    X, y = records(n_persons * each)
-    return X, y, np.repeat(np.arange(n_persons), each)
+PERSONS = np.repeat(np.arange(100), 4)  # four records each
 
 
 @pytest.mark.parametrize("form", ["numbers", "text", "series", "nullable"])
 def test_all_records_of_a_person_are_protected_together(form: str) -> None:
     """They are in one part: whatever one person's records say, one teacher changes."""
-    X, y, persons = visits()
-    forms = {
-        "numbers": persons,
-        "text": [f"P{i}" for i in persons],
-        "series": pd.Series(persons),
-        "nullable": pd.Series(persons, dtype="Int64"),
-    }
-    model = PATEClassifier(n_teachers=12, mechanism=GNMax(4.0), max_queries=20, classes=["up", "down"])
-    _, private, config = model._prepared(X, y, X[:20], forms[form])
+    text, nullable = [f"P{i}" for i in PERSONS], pd.Series(PERSONS, dtype="Int64")
+    ids = {"numbers": PERSONS, "text": text, "series": pd.Series(PERSONS), "nullable": nullable}[form]
+    config, _, private, _ = handed(small(), X, Y, PUBLIC, ids)
     parts = parts_of(config, private, b"k" * 32)
-    of_person = {
-        person: {n for n, rows in enumerate(parts) if (persons[rows] == person).any()} for person in range(120)
-    }
-    assert all(len(found) == 1 for found in of_person.values())
-    assert len(set().union(*of_person.values())) == 12
-    assert model.fit(X, y, X_public=X[:20], ids=forms[form]).report_.privacy.unit == "id"
+    of_person = [{n for n, rows in enumerate(parts) if (PERSONS[rows] == one).any()} for one in range(100)]
+    assert all(len(found) == 1 for found in of_person)
+    assert len(set().union(*of_person)) == 10
+    if form == "text":
+        assert small().fit(X, Y, X_public=PUBLIC, ids=ids).report_.privacy.unit == "id"
 
 
 def test_a_person_has_the_votes_of_one_record() -> None:
     """Neighbours: 100 copies of a record, all of one person, count as one."""
-    X, y, persons = visits(60, 1)
-    copies = (np.repeat(X[:1], 100, axis=0), np.repeat(y[:1], 100), np.repeat(persons[:1], 100))
-    X, y, persons = (np.concatenate(pair) for pair in zip((X, y, persons), copies, strict=True))
+    again = np.r_[np.arange(60), np.zeros(100, dtype=int)]
     model = PATEClassifier(mechanism=Histogram(1.0), max_queries=5, classes=["up", "down"])
-    _, private, _ = model._prepared(X, y, records(30, seed=1)[0], persons)
+    private = handed(model, X[again], Y[again], PUBLIC, again).private
     assert Counter(private.ids) == {"0": 101, **{str(i): 1 for i in range(1, 60)}}
     assert is_per_person(private)
 
 
 def test_a_person_is_public_or_protected_whole_and_never_without_an_id() -> None:
-    X, y, persons = visits()
-    ids = [None if i % 10 == 0 else f"P{person}" for i, person in enumerate(persons)]
+    ids = [None if i % 10 == 0 else f"P{person}" for i, person in enumerate(PERSONS)]
     with pytest.warns(PrivacyWarning, match="of the persons are taken as public"):
-        public_data, private, _ = PATEClassifier(classes=["up", "down"])._prepared(X, y, None, ids)
+        _, public_data, private, _ = handed(small(), X, Y, None, ids)
     owner = {row.tobytes(): one for row, one in zip(X, ids, strict=True)}
     public = {owner[row.tobytes()] for row in public_data.X_public}
     assert None not in public
-    assert 10 < len(public) < 40
+    assert 8 < len(public) < 40
+    pairs = list(zip((owner.get(row.tobytes()) for row in private.X), private.ids or (), strict=True))
+    assert all(one in (None, other) for one, other in pairs), "each record is its owner's"
+    assert len([one for one, _ in pairs if one]) > 200, "the others lie beyond the range of public examples"
     assert not public & set(private.ids or ())
     assert private.left_out == ids.count(None)
     assert len(public_data.X_public) + len(private.X) + ids.count(None) == len(X)
 
 
 @given(st.lists(st.one_of(st.integers(), st.text(max_size=4), st.none(), st.booleans(), st.floats())), st.data())
+@settings(max_examples=50)
 def test_what_an_id_is_depends_on_no_other(ids: list[object], data: st.DataObject) -> None:
     kept = np.empty(len(ids), dtype=object)
     kept[:] = ids
@@ -512,24 +524,15 @@ def test_what_an_id_is_depends_on_no_other(ids: list[object], data: st.DataObjec
 
 def test_ids_by_metadata_routing_in_a_pipeline_and_a_cross_validation() -> None:
     """With groups of the same persons for the splitter: nobody is in training and test."""
-    X, y, persons = visits()
-    X_public = records(40, seed=1)[0]
     with config_context(enable_metadata_routing=True):
-        model = PATEClassifier(n_teachers=8, mechanism=GNMax(1.0), max_queries=30, classes=["up", "down"])
-        model.set_fit_request(ids=True, X_public=True)
+        model = small(n_teachers=5, max_queries=20).set_fit_request(ids=True, X_public=True)
         pipeline = make_pipeline(FunctionTransformer(), model)
-        fitted = pipeline.fit(X, y, ids=persons, X_public=X_public)
-        assert fitted[-1].report_.privacy.unit == "id"
-        routed = {"ids": persons, "groups": persons, "X_public": X_public}
+        routed = {"ids": PERSONS, "groups": PERSONS, "X_public": PUBLIC}
         found = cross_validate(
-            pipeline, X, y, cv=GroupKFold(3), params=routed, return_estimator=True, error_score="raise"
+            pipeline, X, Y, cv=GroupKFold(2), params=routed, return_estimator=True, error_score="raise"
         )
-        assert [one[-1].report_.privacy.unit for one in found["estimator"]] == ["id"] * 3
-        assert found["test_score"].mean() > 0.7
-    assert (
-        make_pipeline(FunctionTransformer(), model).fit(X, y, pateclassifier__ids=persons)[-1].report_.privacy.unit
-        == "id"
-    )
+    assert [one[-1].report_.privacy.unit for one in found["estimator"]] == ["id"] * 2
+    assert found["test_score"].mean() > 0.7
 
 
 class Threshold:
@@ -580,21 +583,22 @@ def of_a_notebook() -> type:
     return OfANotebook
 
 
-@pytest.mark.parametrize("kind", ["fit and predict", "NaN", "notebook", "function in a pipeline", "RandomState"])
-def test_anything_with_fit_and_predict_is_a_teacher_and_a_student(kind: str) -> None:
-    estimator = {
+def copied(kind: str) -> Any:
+    return {
         "fit and predict": Threshold(),
         "NaN": Boosted(),
         "notebook": of_a_notebook()(),
         "function in a pipeline": make_pipeline(FunctionTransformer(lambda X: X[:, :2]), LogisticRegression()),
         "RandomState": SVC(random_state=np.random.RandomState(3)),
     }[kind]
-    X, y = records()
-    model = PATEClassifier(estimator, n_teachers=20, mechanism=GNMax(2.0), max_queries=60, classes=["up", "down"])
-    model.set_params(student=estimator).fit(X, y, X_public=records(60, seed=1)[0])
-    held_out = records(200, seed=2)
-    assert model.score(*held_out) > 0.75
-    assert model.predict_proba(held_out[0]).shape == (200, 2)
+
+
+@pytest.mark.parametrize("kind", ["fit and predict", "NaN", "notebook", "function in a pipeline", "RandomState"])
+def test_anything_with_fit_and_predict_is_a_teacher_and_a_student(kind: str) -> None:
+    estimator = copied(kind)
+    model = small(teachers=estimator, student=estimator).fit(X, Y, X_public=PUBLIC)
+    assert model.score(*TEST) > 0.7
+    assert model.predict_proba(TEST[0]).shape == (300, 2)
     assert not vars(estimator).keys() & {"sign", "classes_", "n_features_in_"}  # a copy was fitted
 
 
@@ -617,103 +621,87 @@ def test_copies_of_an_estimator_are_seeded_by_their_part() -> None:
 
 def test_the_default_student_scales_by_public_examples() -> None:
     """One column in millionths, one in millions: unscaled, logistic regression sees the latter only."""
-    X, y = records()
-    scale, X_public = np.array([1e-6, 1e-6, 1e6]), records(150, seed=1)[0]
-    model = PATEClassifier(n_teachers=10, mechanism=GNMax(2.0), max_queries=100, classes=["up", "down"])
-    model.fit(X * scale, y, X_public=X_public * scale)
-    held_out, truth = records(300, seed=2)
-    assert model.score(held_out * scale, truth) > 0.8
+    scale = np.array([1e-6, 1e-6, 1e6])
+    model = small().fit(X * scale, Y, X_public=PUBLIC * scale)
+    assert model.score(TEST[0] * scale, TEST[1]) > 0.75
     scaler = model.student_.classifier_.estimator["scaler"]
-    np.testing.assert_allclose(scaler.mean_, (X_public * scale).astype(np.float32).mean(axis=0), rtol=1e-3)
+    np.testing.assert_allclose(scaler.mean_, (PUBLIC * scale).astype(np.float32).mean(axis=0), rtol=1e-3)
 
 
 @pytest.mark.parametrize(
-    "student", [None, SVC(break_ties=True), SVC(decision_function_shape="ovo"), GaussianNB(), Threshold()]
+    ("student", "n_classes"),
+    [(None, 2), (SVC(), 2), (SVC(), 3), (SVC(decision_function_shape="ovo"), 3), (GaussianNB(), 3), (Threshold(), 2)],
 )
-@pytest.mark.parametrize("n_classes", [2, 3])
 def test_scores_agree_with_predictions(student: object, n_classes: int) -> None:
-    """Also where no released label names one of the classes, and whichever labels are released.
-
-    An SVC that does not break ties predicts by votes between pairs of classes, and scores otherwise.
-    """
-    X, _ = records()
+    """Also where no released label names one of the classes."""
     y = np.digitize(X[:, 0] + X[:, 1], [-0.7, 0.7] if n_classes == 3 else [0]) + 1
-    classes = range(5) if n_classes == 3 else [1, 2]
-    model = PATEClassifier(n_teachers=20, mechanism=GNMax(2.0), max_queries=100, classes=classes, student=student)
-    model.fit(X, y, X_public=records(150, seed=1)[0])
-    held_out = records(100, seed=2)[0]
-    scores, probabilities = model.decision_function(held_out), model.predict_proba(held_out)
+    model = small(classes=range(5) if n_classes == 3 else [1, 2], student=student, max_queries=60)
+    model.fit(X, y, X_public=PUBLIC)
+    scores, probabilities = model.decision_function(TEST[0]), model.predict_proba(TEST[0])
     assert np.isfinite(scores).all()
     by_score = (scores > 0).astype(int) if n_classes == 2 else scores.argmax(axis=1)
-    np.testing.assert_array_equal(model.classes_[by_score], model.predict(held_out))
+    np.testing.assert_array_equal(model.classes_[by_score], model.predict(TEST[0]))
     with np.errstate(divide="ignore"):
-        np.testing.assert_array_equal(model.predict_log_proba(held_out), np.log(probabilities))
+        np.testing.assert_array_equal(model.predict_log_proba(TEST[0]), np.log(probabilities))
 
 
 def test_weights_and_partial_fits_are_refused_and_why_is_said() -> None:
-    X, y = records(100)
-    model = PATEClassifier(n_teachers=10, mechanism=GNMax(9.0), max_queries=10, classes=["up", "down"])
+    model = small()
     with pytest.raises(ValueError, match=r"^sample_weight: is not taken; every record .* same vote"):
-        model.fit(X, y, X_public=X[:20], sample_weight=np.ones(100))
+        model.fit(X, Y, X_public=PUBLIC, sample_weight=np.ones(400))
     with pytest.raises(TypeError, match="unexpected keyword argument 'groups'"):
-        model.fit(X, y, groups=np.ones(100))
+        model.fit(X, Y, groups=np.ones(400))
     assert not has_fit_parameter(model, "sample_weight")
     assert not hasattr(model, "partial_fit")
-    with pytest.raises(
-        AttributeError, match=r"no partial_fit: every fit is a release of its own and adds its epsilon_"
-    ):
-        model.partial_fit(X, y)
-    model.fit(X, y, X_public=X[:20], sample_weight=None)
+    with pytest.raises(AttributeError, match="no partial_fit: every fit is a release of its own and adds its epsilon_"):
+        model.partial_fit(X, Y)
+    with pytest.raises(Handed), pytest.MonkeyPatch.context() as patched:
+        patched.setattr("pate.pipeline.run", lambda *_, **__: (_ for _ in ()).throw(Handed))
+        model.fit(X, Y, X_public=PUBLIC, sample_weight=None)
 
 
 def test_random_states_are_drawn_from_as_scikit_learn_does() -> None:
-    X, y = records(100)
-    model = PATEClassifier(n_teachers=10, mechanism=GNMax(9.0), max_queries=10, classes=["up", "down"])
+    model = small()
 
     def seeds(state: object) -> list[int]:
         model.set_params(random_state=state)
-        return [model._prepared(X, y, X[:20], None)[2].seed for _ in range(2)]
+        return [handed(model, X, Y, PUBLIC).config.seed for _ in range(2)]
 
     assert seeds(7) == [7, 7]
     first, second = seeds(np.random.RandomState(3))
     assert first != second
     assert seeds(np.random.RandomState(3)) == [first, second]
     assert len(set(seeds(None))) == 2
-    assert model.seed_ == model.set_params(random_state=model.seed_).fit(X, y, X_public=X[:20]).seed_
+    assert seeds(model.seed_) == [model.seed_] * 2
 
 
 def test_progress_is_shown_if_wanted_and_nothing_private_to_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
-    X, y = records(133)
-    model = PATEClassifier(n_teachers=10, mechanism=GNMax(9.0), max_queries=10, classes=["up", "down"])
-    model.fit(X, y, X_public=X[:20])
+    some, ids = records(133), np.arange(133)
+    model = small(mechanism=GNMax(9.0), max_queries=10).fit(*some, X_public=PUBLIC)
     assert capsys.readouterr() == ("", "")
-    model.set_params(verbose=True).fit(X, y, X_public=X[:20], ids=np.arange(133))
+    model.set_params(verbose=True).fit(*some, X_public=PUBLIC, ids=ids)
     out, err = capsys.readouterr()
     assert out == ""
     assert "10 teachers, GNMax" in err
     assert "133" not in err
     near = PATEClassifier(mechanism=Histogram(2.0), max_queries=5, classes=["up", "down"], verbose=True)
-    near.fit(X, y, X_public=X[:20], ids=np.arange(133))
+    near.fit(*some, X_public=PUBLIC, ids=ids)
     assert "one vote per person" in capsys.readouterr().err
 
 
 def test_processes_train_the_same_teachers() -> None:
     """Also of classes that they cannot import, and where one kind has features of its own."""
-    X, y = records()
     seen = {"name": "fourier", "params": {"n_pairs": 4, "gamma": 0.1}}
     families = [TeacherFamily(estimator=GaussianNB(), features=seen), TeacherFamily(estimator=of_a_notebook()())]
-    teaching = Teaching(recipes(families), 2, 0, [0, 1] * 4)
-    private = Records(X, (y == "up").astype(np.int64))
-    found: list[np.ndarray] = []
-    config = PATEClassifier(n_teachers=8, mechanism=GNMax(9.0), classes=["up", "down"])._prepared(X, y, X, None)[2]
+    teaching, found = Teaching(recipes(families), 2, 0, [0, 1] * 4), []
+    private, config = Records(X, (Y == "up").astype(np.int64)), handed(small(n_teachers=8), X, Y, PUBLIC).config
     for n_jobs in (None, 2):
         with Ensemble(teaching, split_records(config, private, b"k" * 32), n_jobs=n_jobs) as ensemble:
-            done: list[int] = []
-            ensemble.train(done.append)
-            assert done[-1] == 8
+            ensemble.train(lambda _: None)
             assert not ensemble.store.failures
-            found.append(ensemble.count(records(50, seed=1)[0]))
+            found.append(ensemble.count(PUBLIC))
     np.testing.assert_array_equal(*found)
+    assert found[0].sum(axis=1).tolist() == [8] * 60
 
 
 class FailsLater(Threshold):
@@ -727,49 +715,40 @@ class FailsLater(Threshold):
 
 
 def test_what_fails_after_labels_were_paid_for_gives_no_advice_that_is_not_true() -> None:
-    X, y = records()
-    model = PATEClassifier(
-        n_teachers=20, mechanism=GNMax(2.0), max_queries=60, classes=["up", "down"], student=FailsLater()
-    )
-    with pytest.raises(
-        RunError, match=r"the student failed .* another adds its ε to what this one may have spent$"
-    ) as error:
-        model.fit(X, y, X_public=records(60, seed=1)[0])
+    words = r"the student failed .* another adds its ε to what this one may have spent$"
+    with pytest.raises(RunError, match=words) as error:
+        small(student=FailsLater()).fit(X, Y, X_public=PUBLIC)
     assert not re.search("resume|/tmp|kept in", str(error.value))
 
 
 def test_records_vote_themselves_with_the_least_noise_for_epsilon() -> None:
     """Of a frame with words and missing numbers; two votes a record, ten cells."""
-    X = frame(600, 0)
-    y = np.where(X["town"] == "Ulm", "yes", "no")
+    table, held_out = frame(600, 0), frame(200, 2)
+    y = np.where(table["town"] == "Ulm", "yes", "no")
     model = PATEClassifier(voters="neighbours", votes_per_record=2, max_queries=10, epsilon=2, classes=["no", "yes"])
-    model.fit(X, y, X_public=frame(80, 1))
+    model.fit(table, y, X_public=frame(80, 1))
     assert 1.98 < model.epsilon_ <= 2
     assert model.delta_ == 1e-5
     assert model.report_.voters.kind == "neighbours"
     assert model.report_.privacy.epsilon_added_or_removed == pytest.approx(1.0, rel=0.01)
     assert len(model.labels_) == len(model.public_rows_) == 80
-    held_out = frame(200, 2)
     assert (model.predict(held_out) == np.where(held_out["town"] == "Ulm", "yes", "no")).mean() > 0.9
-    assert model.predict_proba(held_out).shape == (200, 2)
 
 
 def test_a_record_that_is_no_number_casts_no_vote_and_stops_nothing() -> None:
     """For neighbours; teachers refuse it."""
-    X, y = records()
-    X[3, 1] = np.nan
+    broken = X.copy()
+    broken[3, 1] = np.nan
     model = PATEClassifier(voters="neighbours", max_queries=10, epsilon=2, classes=["up", "down"])
-    assert (model.fit(X, y, X_public=records(60, seed=1)[0]).predict(X[4:]) == y[4:]).mean() > 0.7
+    assert (model.fit(broken, Y, X_public=PUBLIC).predict(X) == Y).mean() > 0.7
     with pytest.raises(ValueError, match="NaN"):
-        PATEClassifier(classes=["up", "down"]).fit(X, y, X_public=X[10:20])
+        small().fit(broken, Y, X_public=PUBLIC)
 
 
 def test_cells_are_made_of_records_split_off_and_in_features_that_were_named() -> None:
-    X, y = records()
     steps = [{"name": "fourier", "params": {"n_pairs": 20, "gamma": 0.5}}]
     model = PATEClassifier(voters="neighbours", features=steps, classes=["up", "down"])
-    public, _, config = model._prepared(X, y, None, None)
-    assert config.neighbours is not None
+    config, public, _, _ = handed(model, X, Y)
     assert config.neighbours.cells == len(public.X_public) // 4
     assert [step.name for step in config.neighbours.features] == ["fourier"]
     assert not config.neighbours.standardise
@@ -779,30 +758,5 @@ def test_cells_are_made_of_records_split_off_and_in_features_that_were_named() -
 
 @pytest.mark.usefixtures("local_ray")
 def test_on_ray_it_is_the_same_classifier() -> None:
-    X, y = records()
-    model = PATEClassifier(n_teachers=10, mechanism=GNMax(1.0), max_queries=30, classes=["up", "down"], backend="ray")
-    model.set_params(teachers=[GaussianNB(), of_a_notebook()()], n_jobs=1)
-    assert (model.fit(X, y, X_public=records(60, seed=1)[0]).predict(X) == y).mean() > 0.8
-
-
-@pytest.mark.parametrize("change", ["a word among numbers", "a declared category"])
-def test_a_protected_record_decides_nothing_about_columns_of_records_split_off(change: str) -> None:
-    """Types of a frame's columns are those of all its rows, protected ones too."""
-    import pandas as pd
-
-    from pate.data._model_input import Encoder, split_off_public
-
-    frame = pd.DataFrame({"age": [float(20 + i % 12) for i in range(60)], "c": ["a", "b"] * 30})
-    public = split_off_public(frame, None, 0.3, 0)
-    row = int(np.flatnonzero(~public)[0])
-    other = frame.astype({"age": object}) if change == "a word among numbers" else frame.copy()
-    if change == "a word among numbers":
-        other.loc[row, "age"] = "unknown"
-    else:
-        other.loc[row, "c"] = "HIV"
-        other["c"] = other["c"].astype("category")
-    assert (split_off_public(other, None, 0.3, 0)[public]).all()
-    rest = np.arange(len(frame)) != row
-    encoders = [Encoder.of(one[public], by_values=True) for one in (frame, other)]
-    assert encoders[0].names == encoders[1].names == ("age", "c=a", "c=b")
-    np.testing.assert_array_equal(encoders[0].transform(frame[rest]), encoders[1].transform(other[rest]))
+    model = small(backend="ray", teachers=[GaussianNB(), of_a_notebook()()], n_jobs=1, max_queries=30)
+    assert (model.fit(X, Y, X_public=PUBLIC).predict(X) == Y).mean() > 0.75
