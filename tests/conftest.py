@@ -36,7 +36,8 @@ _TOGETHER = {
     "the embedded run": "test_cli test_cli_ledger",
     "the cluster's own ports": "test_jobs test_remote_task_on_nodes test_many_nodes test_elastic"
     " test_launcher test_hosts_cut_off",
-    "the small run": "test_runner test_figures test_report_files test_report_in_browser test_published_config test_tracking",
+    "the small run": "test_runner test_figures test_report_files test_report_in_browser test_published_config"
+    " test_tracking",
     "real data": "test_images test_stored test_benchmark_tables test_run",
 }
 _LONG = ["test_run_in_storage", "test_signals", "test_ray_session", "test_student_card", "test_mutants", "test_threads"]

@@ -480,7 +480,9 @@ def test_all_records_of_a_person_are_protected_together(form: str) -> None:
     assert all(len(found) == 1 for found in of_person)
     assert len(set().union(*of_person)) == 10
     if form == "text":
-        assert small().fit(X, Y, X_public=PUBLIC, ids=ids).report_.privacy.unit == "id"
+        privacy = small().fit(X, Y, X_public=PUBLIC, ids=ids).report_.privacy
+        assert privacy.unit == "id"
+        assert privacy.statement.startswith("Adding, removing or changing all records of one id")
 
 
 def test_a_person_has_the_votes_of_one_record() -> None:

@@ -62,8 +62,11 @@ def test_what_is_private_is_for_its_owner_and_says_so(tmp_path: Path) -> None:
 
 
 def test_seeds_are_put_together_and_methods_are_not(tmp_path: Path) -> None:
-    runs = [finished(tmp_path / str(seed), f"name: n{seed}\nstudent: {{name: gan}}") for seed in (1, 2)]
-    assert {entry.runs for entry in compare_runs(runs).entries} == {2}
+    gan = "student: {name: gan}"
+    runs = [finished(tmp_path / str(n), f"name: n{n}\n{gan}", accuracy=n / 10, auc=n / 20) for n in (6, 9)]
+    for entry in compare_runs(runs).entries:
+        assert (entry.runs, entry.accuracy, entry.auc) == (2, pytest.approx(0.75), pytest.approx(0.375))
+        assert entry.deviation == pytest.approx(0.3 / 2**0.5)
     other = finished(tmp_path / "other")
     assert sorted(entry.runs for entry in compare_runs([*runs, other]).entries) == [1, 1, 2, 2]
 

@@ -16,10 +16,10 @@ from sklearn.metrics import roc_auc_score
 from sklearn.svm import SVC
 from support.reports import FIELDS_OF_A_BASELINE, FIELDS_OF_A_RUN, FIELDS_OF_BOTH, full_baseline, full_report
 
-from pate import __version__
-from pate.config import Config
+from pate import __version__, pipeline
+from pate.config import Config, parse_config
 from pate.data._sources import load
-from pate.data.private import records_of
+from pate.data.private import Records, records_of
 from pate.data.public import PublicData
 from pate.report._builder import compare_without_privacy, measure
 from pate.report._comparison import compare_runs, comparison_object, table_rows
@@ -27,6 +27,7 @@ from pate.report._files import render_statement, run_page, summary_rows, tracked
 from pate.report._pages import Page, PageBlock, PageTable, Plot
 from pate.report.schema import BaselineReport, Report
 from pate.report.sections._privacy import privacy_statement
+from pate.runs._console import Quiet
 from pate.runs.run import Run
 from pate.voters import voters_of
 
@@ -133,6 +134,12 @@ def test_every_figure_is_counted_again(finished_run: Path) -> None:
             "curve": None,
         },
     }
+    with np.load(finished_run / "plots" / "examples.npz") as examples:
+        shown = released.rows[:24]
+        np.testing.assert_array_equal(examples["rows"], shown)
+        np.testing.assert_array_equal(examples["labels"], released.labels[:24])
+        np.testing.assert_array_equal(examples["truth"], public.y_public[shown])
+        assert np.abs(examples["images"] / 255 - public.X_public[shown]).max() < 0.01
     stored = json.loads((finished_run / "report.json").read_text())
     assert stored == json.loads(found.model_dump_json())
     wanted = leaves(expected)
@@ -144,6 +151,35 @@ def test_every_figure_is_counted_again(finished_run: Path) -> None:
     assert not unlike
     for section in ("voters", "privacy", "student", "benchmark"):
         assert stored[section].keys() == expected[section].keys()  # type: ignore[index,attr-defined]
+
+
+def test_where_records_vote_labels_are_counted_by_their_weights(tmp_path: Path) -> None:
+    """Several labels of an example, in other rows than the first: each is right by the truth of its own row."""
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(300, 2)).astype(np.float32), rng.integers(0, 3, 300)
+    X[:, 0] += 4 * y
+    data = PublicData(X[:80], tuple("abc"), y_public=y[:80], X_test=X[80:120], y_test=y[80:120], benchmark=True)
+    content = {"data": {"source": "arrays"}, "voters": "neighbours", "neighbours": {"cells": 7}}
+    student = {"name": "supervised", "params": {"estimator": "sklearn.naive_bayes.GaussianNB"}}
+    config = parse_config(content | {"mechanism": {"name": "histogram", "scale": 2}, "student": student})
+    private = Records(X[120:], y[120:])
+    found = pipeline.run(config, tmp_path / "run", public=data, private=private, console=Quiet(), pages=False).report
+    with Run.load(tmp_path / "run") as run:
+        released = run.labels
+    assert released is not None
+    labels, rows, weights = released.labels, released.rows, released.weights
+    assert weights is not None
+    assert found.benchmark is not None
+    assert found.benchmark.label_accuracy == pytest.approx(np.average(labels == y[rows], weights=weights))
+    likeliest = {row: max(zip(weights[rows == row], labels[rows == row], strict=True))[1] for row in set(rows.tolist())}
+    assert found.labels is not None
+    assert found.labels.by_class == tuple(list(likeliest.values()).count(label) for label in range(3))
+    assert found.labels.expected_shares == pytest.approx([weights[labels == a].sum() / weights.sum() for a in range(3)])
+    assert (found.voters.labelled, found.public_examples) == (len(likeliest), 80)
+    assert (found.queries.asked, found.queries.answered, found.queries.max_queries) == (7, 7, 7)
+    assert found.privacy.epsilon == pytest.approx(1.0, abs=1e-3), "a record moves two counts by one, at scale 2"
+    assert found.privacy.epsilon_added_or_removed == pytest.approx(0.5, abs=1e-3)
+    assert found.privacy.statement.startswith("Adding, removing or changing one record changes")
 
 
 def calibration_error(sure: np.ndarray, right: np.ndarray) -> float:

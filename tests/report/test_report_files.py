@@ -20,9 +20,8 @@ from pate.config import load_config
 from pate.report._files import read_report, write_pages
 from pate.report._pages import Page, PageBlock, Section
 from pate.report.schema import Report
-from pate.report.sections._pipeline import as_images, load_examples
+from pate.report.sections._pipeline import as_images
 from pate.report.sections._quality import paper_rows, sources
-from pate.runs._files import RunFiles
 
 
 @pytest.fixture
@@ -97,15 +96,6 @@ def test_the_scan_finds_what_the_private_page_holds(copied: Path, published: Cal
     shutil.copy(copied / "private" / "report.html", copied / "report.html")
     with pytest.raises(AssertionError, match=r"report\.html"):
         test_nothing_private_is_published(copied, published)
-
-
-def test_examples_hold_only_what_was_released(finished_run: Path) -> None:
-    examples = load_examples(RunFiles(finished_run).examples_file)
-    assert examples is not None
-    with np.load(finished_run / "labels.npz") as released:
-        np.testing.assert_array_equal(examples["labels"], released["labels"][: len(examples["labels"])])
-        np.testing.assert_array_equal(examples["rows"], released["rows"][: len(examples["labels"])])
-    assert examples["images"].shape == (24, 8, 8)
 
 
 def test_report_says_what_the_run_did(finished_run: Path) -> None:
