@@ -31,8 +31,8 @@ if _PATE_DATA:  # for the fixtures here, in every process of the tests; what is 
 
 # Files that share something costly, or ports, and run in one process; the slowest first, so that all end together.
 _TOGETHER = {
-    "a Ray": "test_pool test_vote_counting test_chaos test_own_teachers test_classifier test_reproduce test_shards"
-    " test_readers test_nothing_leaks test_membership test_metrics",
+    "a Ray": "test_pool test_vote_counting test_chaos test_own_teachers test_reproduce test_shards"
+    " test_readers test_nothing_leaks test_metrics",
     "the embedded run": "test_cli test_cli_ledger",
     "the cluster's own ports": "test_jobs test_remote_task_on_nodes test_many_nodes test_elastic"
     " test_launcher test_hosts_cut_off",

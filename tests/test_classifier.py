@@ -758,6 +758,7 @@ def test_cells_are_made_of_records_split_off_and_in_features_that_were_named() -
     assert 1.98 < voters_of(config).publishable_epsilon(2) <= 2
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("local_ray")
 def test_on_ray_it_is_the_same_classifier() -> None:
     model = small(backend="ray", teachers=[GaussianNB(), of_a_notebook()()], n_jobs=1, max_queries=30)

@@ -166,6 +166,7 @@ def test_shadow_models_of_other_processes_are_the_same(overfitted: Subject, monk
     np.testing.assert_allclose(there.confidence, here.confidence, rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("local_ray")
 def test_shadow_models_of_a_ray_are_the_same(overfitted: Subject) -> None:
     asked, options = asked_about(overfitted, OPTIONS), replace(OPTIONS, shadows=4)

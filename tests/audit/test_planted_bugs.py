@@ -298,6 +298,7 @@ class Shuffled:
         return self.lot_of == (self.step - 1) % lots
 
 
+@pytest.mark.slow
 def test_shuffled_lots_are_found_at_a_large_delta(monkeypatch):
     """At δ = 1e-5 no number of runs that anybody could wait for shows it; at 0.65 a hundred do."""
     monkeypatch.setattr(sampling, "bernoulli", Shuffled())
@@ -334,9 +335,9 @@ def test_the_right_pipeline_is_not_accused(config):
 
 def test_right_baselines_are_not_accused():
     """False alarm: 1e-6 each."""
-    assert not audit_gradients(model(), canaries=300, confidence=SURE).refutes
-    assert not audit_sampling(model(), runs=60, confidence=SURE).refutes
-    assert not audit_erm(DPLinearClassifier(1.0, n_records=100), runs=300, confidence=SURE).refutes
+    assert not audit_gradients(model(), canaries=150, confidence=SURE).refutes
+    assert not audit_sampling(model(), runs=20, confidence=SURE).refutes
+    assert not audit_erm(DPLinearClassifier(1.0, n_records=100), runs=150, confidence=SURE).refutes
 
 
 class HalfTheNoiseOfErm(DPLinearClassifier):

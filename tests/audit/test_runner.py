@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
+from dataclasses import replace
 from html import unescape
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import yaml
 from support.small_run import CONFIG
-from support.subjects import made_subject, random_examples
+from support.subjects import Memory, made_subject, random_examples
 from typer.testing import CliRunner
 
 from pate import followup as unlearning
 from pate import pipeline
-from pate.audit._target import Baseline, NonprivateTrainer, subject_of
-from pate.audit.membership import LossThreshold
+from pate.audit._target import Baseline, NonprivateTrainer, control, subject_of, without_privacy
+from pate.audit.membership import LossThreshold, confidence
 from pate.audit.results import AttackResult, Audit, Audited, Options, attack_classes
 from pate.audit.runner import audit, beside_control, render_audit
 from pate.baselines._run import run_baseline
@@ -136,6 +139,86 @@ def test_all_kinds_of_models_stand_side_by_side(runs: dict[str, Path]) -> None:
     assert 'alt="private record' in page
 
 
+def test_members_are_the_private_records_and_outsiders_the_test_examples(runs: dict[str, Path]) -> None:
+    """Also where only some were learned from: others are no members. A row is that of the record among all."""
+    data, private = load(parse_config(CONFIG).data, None, Path())
+    records = records_of(private)
+    with Run.load(runs["neighbours"]) as run:
+        subject, student = subject_of(run, data, private), run.student()
+    np.testing.assert_array_equal(subject.members.X, records.X)
+    np.testing.assert_array_equal(subject.members.y, records.y)
+    np.testing.assert_array_equal(subject.outsiders.X, data.X_test)
+    np.testing.assert_array_equal(subject.outsiders.y, data.y_test)
+    np.testing.assert_array_equal(subject.model.predict(records.X), student.predict(records.X))
+    assert (subject.epsilon, subject.delta) == (pytest.approx(0.5, abs=1e-3), 1e-5)
+    few = subject.members.some(100, 3)
+    assert len(few) == 100
+    np.testing.assert_array_equal(records.X[few.rows], few.X)
+    np.testing.assert_array_equal(records.y[few.rows], few.y)
+    plain = without_privacy(subject, 100, 3)
+    np.testing.assert_array_equal(plain.members.rows, few.rows)
+    assert (plain.model.predict(few.X) == few.y).all(), "a network learns a hundred digits by heart"
+    assert plain.epsilon is None
+    taught: list[np.ndarray] = []
+    trainer = SimpleNamespace(train=lambda *given: taught.extend(given), description="d")
+    blind = control(replace(subject, reference=trainer), 100, 3)  # type: ignore[arg-type]
+    assert (blind.epsilon, len(taught[0])) == (None, 100)
+    public = {row.tobytes() for row in data.X_public}
+    assert all(row.tobytes() in public for row in taught[0]), "it sees public examples alone"
+    np.testing.assert_array_equal(taught[1], student.predict(taught[0]))
+    (found,) = LossThreshold().run(replace(subject, members=few), Options(examples=50))
+    sure = confidence(subject.model, few.X, few.y)
+    assert set(dict(found.at_risk)) <= set(few.rows.tolist())
+    assert dict(found.at_risk).items() <= {(int(row), float(own)) for row, own in zip(few.rows, sure, strict=True)}
+
+
+def test_every_figure_of_an_audit_stands_under_its_own_name() -> None:
+    """And these fields are stored and no others; of benchmarks they are published but for single records."""
+    figures = {"members": 11, "outsiders": 12, "auc": 0.613, "auc_error": 0.004, "tpr_at_0_1_percent": 0.015}
+    figures |= {"tpr_at_1_percent": 0.016, "advantage": 0.17, "epsilon_lower": 0.18, "confidence": 0.95}
+    figures |= {"delta": 1e-6, "epsilon_claimed": 0.91, "seconds": 13.0}
+    own = AttackResult(
+        "loss threshold", "mine", "a", **figures, curve=((0.001, 0.22), (0.05, 0.33)), at_risk=((7, 1.5),)
+    )
+    other = replace(own, model="theirs", auc=0.723, epsilon_lower=0.28, epsilon_claimed=0.92, curve=())
+    models = (
+        Audited("mine", "baseline", "DP-SGD", 0.91, 1e-5, 0.81, 0.72),
+        Audited("theirs", "student", "PATE", 0.92, 1e-4, 0.63, 0.54),
+    )
+    found = Audit("mine", "digits", True, False, models, (own, other), ("left",), 14.0)
+    content = found.to_json()
+    assert set(content) == {
+        *("name", "data", "benchmark", "quick", "models", "findings", "left_out", "seconds", "pate_version"),
+    }
+    assert set(content["models"][0]) == {
+        *("name", "kind", "method", "epsilon", "delta", "right_on_members", "right_on_outsiders"),
+    }
+    assert set(content["findings"][0]) == {
+        *("attack", "model", "assumes", "relation", "members", "outsiders", "canaries", "auc", "auc_error"),
+        *("tpr_at_0_1_percent", "tpr_at_1_percent", "advantage", "epsilon_lower", "confidence", "delta"),
+        *("epsilon_claimed", "epsilon_of_groups", "seconds", "note", "curve", "at_risk", "refutes"),
+    }
+    page = re.sub(r"<svg.*?</svg>", "", unescape(render_audit(found)), flags=re.DOTALL)
+    rows = [
+        re.sub(r"<[^>]*>", "|", row).strip("|\n ").replace("||", "|")
+        for row in re.findall(r"(?s)<tr[^>]*>(.*?)</tr>", page)
+    ]
+    cells = [[cell.strip() for cell in row.split("|") if cell.strip()] for row in rows]
+    for expected in (
+        ["mine", "DP-SGD", "0.91", "81.0 %", "72.0 %", "9.0"],
+        ["theirs", "PATE", "0.92", "63.0 %", "54.0 %", "9.0"],
+        ["mine: membership", "0.91", "0.18", "loss threshold", "a record added or removed", "0.95"],
+        ["theirs: membership", "0.92", "0.28", "loss threshold", "a record added or removed", "0.95"],
+        ["mine", "loss threshold", "22.0", "22.0", "33.0"],
+        ["mine", "loss threshold", "0.613 ± 0.004", "1.5 %", "1.6 %", "17.0 %", "0.18", "0.91"],
+        ["theirs", "loss threshold", "0.723 ± 0.004", "1.5 %", "1.6 %", "17.0 %", "0.28", "0.92"],
+    ):
+        assert expected in [row[: len(expected)] for row in cells], expected
+    shown = re.sub(r"(\s*<[^>]*>\s*)+", "|", page)
+    for name, value in (("best attack's AUC (0.5 is guessing)", "0.613"), ("largest ε shown", "0.18")):
+        assert f"|{name}|{value}|" in shown or f"|{value}|{name}|" in shown
+
+
 def test_runs_with_classes_beside_their_configs_stand_side_by_side(tmp_path: Path) -> None:
     """Each run's own classes are looked for in the folder of its own config."""
     for name in ("a", "b"):
@@ -147,7 +230,7 @@ def test_runs_with_classes_beside_their_configs_stand_side_by_side(tmp_path: Pat
         )
         changes = {
             "name": name,
-            "n_teachers": 10,
+            "n_teachers": 3,
             "teachers": [{"name": "sklearn.naive_bayes.GaussianNB"}],
             "mechanism": {"name": f"mechanism_of_{name}.Mine", "sigma": 5},
             "budget": {"max_queries": 40},
@@ -241,8 +324,6 @@ def test_every_attack_is_explained_on_the_page() -> None:
 
 def test_a_contradicted_claim_is_told_first() -> None:
     members, outsiders = random_examples(400, 3, 2, 1), random_examples(400, 3, 2, 2)
-    from support.subjects import Memory
-
     subject = made_subject(members, outsiders, Memory.of(members.X, members.y, 2), epsilon=0.5)
     findings = list(LossThreshold().run(subject, Options.of(True)))
     assert findings[0].refutes

@@ -38,7 +38,7 @@ def arrays(drawn: Examples) -> tuple[list[Grouping], np.ndarray, np.ndarray, np.
 
 
 @given(examples)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_figures_are_those_of_counting(drawn: Examples) -> None:
     given, truth, private, _ = arrays(drawn)
     for number, found in enumerate(group_figures(given, private, truth, N_CLASSES)):
@@ -55,7 +55,7 @@ def test_figures_are_those_of_counting(drawn: Examples) -> None:
 
 
 @given(examples)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_what_was_lost_is_counted_example_by_example(drawn: Examples) -> None:
     given, truth, private, nonprivate = arrays(drawn)
     found = compare_without_privacy(given, private, nonprivate, truth, N_CLASSES)
@@ -83,7 +83,7 @@ def test_what_was_lost_is_counted_example_by_example(drawn: Examples) -> None:
 
 
 @given(examples)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_the_weighted_mean_of_groups_is_the_accuracy(drawn: Examples) -> None:
     given, truth, private, nonprivate = arrays(drawn)
     groups = group_figures(given, private, truth, N_CLASSES)
@@ -413,7 +413,7 @@ def test_reports_of_earlier_versions_still_load(finished: Path, tmp_path: Path) 
     del content["benchmark"]["without_privacy"]
     (tmp_path / "report.json").write_text(json.dumps(content))
     (tmp_path / "config.yaml").write_text((finished / "config.yaml").read_text())
-    report = write_pages(tmp_path)
+    report = write_pages(tmp_path, images=False)
     assert report.student.groups == ()
     assert find_largest_loss(report) is None
     assert isinstance(report, Report)
@@ -441,7 +441,7 @@ def test_names_of_groups_are_text(finished: Path, tmp_path: Path) -> None:
         stored[0]["value"] = "<script>alert(1)</script>"
     (tmp_path / "report.json").write_text(json.dumps(content))
     (tmp_path / "config.yaml").write_text((finished / "config.yaml").read_text())
-    write_pages(tmp_path)
+    write_pages(tmp_path, images=False)
     page = (tmp_path / "report.html").read_text()
     assert "<script>" not in page
     assert "&lt;script&gt;" in page

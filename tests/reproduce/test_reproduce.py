@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -170,12 +171,15 @@ def test_the_example_of_the_help_runs_with_any_other_option(quick: bool) -> None
     assert [row.name for row in study("mnist", votes=False, quick=quick, names=names).rows] == names
 
 
-def test_figures_alone_release_nothing(local_ray: None, small: Study, tmp_path: Path) -> None:
+def test_figures_alone_release_nothing(result: Reproduction, small: Study, out: Path, tmp_path: Path) -> None:
+    """On votes that are there already, so that no teachers are trained."""
+    shutil.copytree(out, tmp_path / "run", ignore=shutil.ignore_patterns("rows", "figures_2_and_3.png"))
     found = reproduce(small.figures_alone(), tmp_path / "run", seeds=1, data_dir=None, address=None, console=Console())
     assert [ensemble["teachers"] for ensemble in found.private["ensembles"]] == [5, 20]
     assert (tmp_path / "run" / "private" / "figures_2_and_3.png").exists()
     assert not (tmp_path / "run" / "rows").exists()
     assert found.public["rows"] == []
+    assert found.private["ensembles"] == result.private["ensembles"]
     assert "Figures 2 and 3" in "\n".join(table.private_lines(found.public, found.private))
     with pytest.raises(ConfigError, match="no teachers to draw"):
         small.only(["ours"]).figures_alone()
