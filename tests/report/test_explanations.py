@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from pate.config import parse_config
 from pate.data.public import PublicData
-from pate.report._builder import count_confusion, describe_mechanism
+from pate.report._builder import describe_mechanism
 from pate.report._files import render_statement, run_page
 from pate.report._pages import Page, PageBlock, PageTable, Section
 from pate.report._plots import class_accuracies
@@ -112,10 +112,6 @@ def test_what_has_no_guarantee_costs_infinitely_much() -> None:
 
 def test_a_class_that_is_taken_for_another_is_never_right() -> None:
     assert [share for share, *_ in class_accuracies([[0, 9], [1, 3]])] == [0.0, 0.75]
-
-
-def test_true_classes_are_the_rows_of_the_confusion_matrix() -> None:
-    assert count_confusion(np.array([1, 1, 0]), np.array([0, 0, 0]), 2) == ((1, 2), (0, 0))
 
 
 def test_the_lead_is_over_the_second_class() -> None:

@@ -14,7 +14,7 @@ from pate import pipeline
 from pate.config import Config, parse_config
 from pate.data.private import Votes
 from pate.data.public import PublicData
-from pate.report._builder import calibration, measure, recall_of, released_labels
+from pate.report._builder import measure, recall_of, released_labels
 from pate.report._files import summary_rows
 from pate.report._pages import percent
 from pate.report.schema import ReleasedLabels, Report, Student
@@ -50,14 +50,6 @@ def test_figures_are_scikit_learns(n_classes: int) -> None:
     assert found.auc == pytest.approx(np.mean(areas))
     one, _ = measure("m", Model(), PublicData(np.zeros((9, 1)), names, X_test=np.zeros((5, 1)), y_test=0 * y[:5]))
     assert one.auc is None, "of one class there is no curve"
-
-
-def test_calibration_is_the_mean_distance_of_sure_and_right() -> None:
-    sure = np.array([0.95] * 10 + [0.55] * 10)
-    right = np.array([True] * 9 + [False] + [True] * 5 + [False] * 5)
-    found = calibration(sure, right)
-    assert found.error == pytest.approx((0.05 + 0.05) / 2)
-    assert [n for *_, n in found.bins] == [10, 10]
 
 
 def test_of_several_labels_of_an_example_the_likeliest_counts() -> None:
