@@ -632,10 +632,20 @@ def test_the_default_student_scales_by_public_examples() -> None:
 
 @pytest.mark.parametrize(
     ("student", "n_classes"),
-    [(None, 2), (SVC(), 2), (SVC(), 3), (SVC(decision_function_shape="ovo"), 3), (GaussianNB(), 3), (Threshold(), 2)],
+    [
+        (None, 2),
+        (SVC(), 2),
+        (SVC(break_ties=True), 3),
+        (SVC(decision_function_shape="ovo"), 3),
+        (GaussianNB(), 3),
+        (Threshold(), 2),
+    ],
 )
 def test_scores_agree_with_predictions(student: object, n_classes: int) -> None:
-    """Also where no released label names one of the classes."""
+    """Also where no released label names one of the classes, and whichever labels are released.
+
+    An SVC that does not break ties predicts by votes between pairs of classes, and scores otherwise.
+    """
     y = np.digitize(X[:, 0] + X[:, 1], [-0.7, 0.7] if n_classes == 3 else [0]) + 1
     model = small(classes=range(5) if n_classes == 3 else [1, 2], student=student, max_queries=60)
     model.fit(X, y, X_public=PUBLIC)
