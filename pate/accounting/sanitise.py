@@ -56,11 +56,15 @@ _COST_ROUNDING = 1e-8  # relative
 _MAX_BLOCKS = 1 << 20  # of the table: a few seconds
 
 
-@lru_cache(maxsize=32)
 def rdp_by_gap(noise: IntegerNoise, order: float, n_classes: int, widest: int) -> Floats:
     """The Rényi cost of one answer, forward, by its gap 0 … widest: an upper bound that does not rise."""
     order, n_classes = parameters.order(order), parameters.classes(n_classes)
-    gaps = np.arange(parameters.whole(widest, "widest", least=0) + 1)
+    return _rdp_by_gap(noise, order, n_classes, parameters.whole(widest, "widest", least=0)).copy()
+
+
+@lru_cache(maxsize=32)
+def _rdp_by_gap(noise: IntegerNoise, order: float, n_classes: int, widest: int) -> Floats:
+    gaps = np.arange(widest + 1)
     worst, plane = worst_case_rdp(noise, order), Plane(noise, order)
     if noise.scale > LARGEST_SCALE or not plane.representable:
         return np.full(len(gaps), worst)

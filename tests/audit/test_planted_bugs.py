@@ -308,7 +308,7 @@ def test_shuffled_lots_are_found_at_a_large_delta(monkeypatch):
 
 def test_published_statistics_of_batches_are_found(monkeypatch):
     """DP-SGD refuses such a network and puts buffers back: both are taken away here."""
-    monkeypatch.setattr(networks, "refuse_memory", lambda *_: None)
+    monkeypatch.setattr(networks, "_refuse_memory", lambda *_: None)
     monkeypatch.setattr(sgd.Buffers, "put_back", lambda _: None)
     leaky = model(model="support.leaky_network.LeakyNet", model_params={"size": 60, "n_classes": 3})
     X, y = np.zeros((40, 60), dtype=np.float32), RNG.integers(0, 3, 40)
