@@ -93,6 +93,8 @@ def prepare(
 
     Nothing is said until all of it has worked, so a mistake is one line.
     """
+    if not isinstance(config, Config | Mapping | Path | str):
+        raise ConfigError("config: must be a file, values as in one, or a Config; the embedded run is load_config()")
     config = load_config(config)
     if options.config_dir == Path():  # noted in the run: whoever loads its student looks for classes there
         options = replace(options, config_dir=config.folder)

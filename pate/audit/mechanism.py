@@ -9,12 +9,11 @@ from __future__ import annotations
 import math
 import os
 import secrets
-import signal
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from multiprocessing import get_context
+from multiprocessing import Pipe, get_context
 from pathlib import Path
 from typing import Any
 
@@ -199,11 +198,16 @@ def _noise_repeats(mechanism: Mechanism, n_teachers: int, miss: float) -> bool:
     queries = np.tile(tied, (_WHOLE_WAY, 1))
     # What a generator remembers, a copy of this process remembers. Nothing is pickled for it: a mechanism whose class
     # was made in a function could not be.
-    with get_context("fork").Pool(1, _begin_copy, (mechanism, queries)) as pool:
-        elsewhere = pool.apply_async(_answers_of_copy)
-        here, *others = _answers(mechanism, queries), _answers(mechanism, queries)
-        with suppress(Exception):  # a copy of a process with threads may be stuck
-            others.append(elsewhere.get(_SECONDS_FOR_A_COPY))
+    received, sent = Pipe(duplex=False)
+    copy = get_context("fork").Process(target=lambda: sent.send(_answers(mechanism, queries)), daemon=True)
+    copy.start()
+    sent.close()
+    here, *others = _answers(mechanism, queries), _answers(mechanism, queries)
+    with suppress(Exception):  # a copy of a process with threads may be stuck, or may die
+        if received.poll(_SECONDS_FOR_A_COPY):
+            others.append(received.recv())
+    copy.kill()
+    copy.join()
     seen = max(int((here == other).sum()) for other in others)
     return bool(2 * binom.sf(seen - 1, _WHOLE_WAY, alike) < miss)
 
@@ -285,19 +289,6 @@ def _scratch_aggregator(mechanism: Mechanism, asked: int, n_teachers: int) -> It
         open_ledger = partial(Ledger, folder / "charges.db", key, folder / "charges.head", "audit", limits)
         with closing(Aggregator(mechanism, open_ledger, folder, key, n_teachers)) as aggregator:
             yield aggregator
-
-
-_copied: list[tuple[Mechanism, NDArray[np.int64]]] = []
-"""What a copy of this process answers, and by which mechanism."""
-
-
-def _begin_copy(mechanism: Mechanism, counts: NDArray[np.int64]) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # by which the pool ends
-    _copied.append((mechanism, counts))
-
-
-def _answers_of_copy() -> NDArray[np.int64]:
-    return _answers(*_copied[0])
 
 
 def _answers(mechanism: Mechanism, counts: NDArray[np.int64]) -> NDArray[np.int64]:

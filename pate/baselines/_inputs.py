@@ -246,7 +246,7 @@ class Views:
     def of(cls, settings: Mapping[str, Any] | None) -> Views:
         """Views by the settings of a config; without settings, each example as it is."""
         try:
-            found = cls(**(settings or {}))
+            found = cls() if settings is None else cls(**settings)
         except TypeError:
             raise ConfigError(f"views = {settings!r}: must have the keys count, shift, flip, and no others") from None
         parameters.queries(found.count, "views.count", least=1)

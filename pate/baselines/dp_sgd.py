@@ -412,7 +412,7 @@ class DPSGDClassifier(ClassifierMixin, BaseEstimator):
             parameters.epsilon(self.epsilon)
         if self.epsilon is None and self.sigma is None:
             raise ConfigError("epsilon, sigma: give a target ε, or the noise multiplier")
-        known = {"normalise": ("groups", "public"), "features": FEATURES, "optimiser": OPTIMISERS}
+        known = {"normalise": ("groups", "public"), "features": FEATURES, "optimiser": tuple(OPTIMISERS)}
         for name, choices in known.items():
             if getattr(self, name) not in choices:
                 raise ConfigError(f"{name} = {getattr(self, name)!r}: must be one of {', '.join(choices)}")

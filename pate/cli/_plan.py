@@ -77,7 +77,7 @@ def plan(
             _try_numbers(config, set_ or [], data_dir, records, target_epsilon, delta, max_queries, as_json)
         return
     if records is not None:
-        _recommend(ctx, config, records, classes or 10, target_epsilon, delta, public, as_json)
+        _recommend(ctx, config, records, 10 if classes is None else classes, target_epsilon, delta, public, as_json)
         return
     seconds: tuple[float | None, float | None] = (None, None)
     refused, trusted = list[str](), {*(trust or ()), *([mechanism] if mechanism else [])}
@@ -106,7 +106,7 @@ def plan(
         delta = 1e-5 if delta is None else delta
         settings = required_settings(ctx, delta=delta)
         asked = mechanism_class(settings).default_queries(settings) if max_queries is None else max_queries
-        workload = planning.Workload(asked, max_answers, delta, classes or 10)
+        workload = planning.Workload(asked, max_answers, delta, 10 if classes is None else classes)
     counts, weights = _histograms(votes, gaps, teachers, workload.n_classes)
     if votes is not None and counts is not None:
         teachers = int(counts[0].sum())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeVar, get_args
@@ -47,7 +48,7 @@ def load_config(path: Config | Mapping[str, Any] | Path | str | None = None, ove
     if isinstance(path, Config):
         return overridden(path, {}, overrides) if overrides else path
     if isinstance(path, Mapping):
-        return parse_config(_overridden(dict(path), overrides))
+        return parse_config(_overridden(deepcopy(dict(path)), overrides))
     if path is None:
         return _load(default_config_path(), overrides, Config)
     folder = Path(path).parent.resolve()

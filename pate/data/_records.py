@@ -6,6 +6,7 @@ part is the right one for it. That rule looks at the record alone; the file is n
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
@@ -101,7 +102,8 @@ class Format:
         ).raise_all()
         found = cls(settings, (), features, settings.id)
         names = [feature for name in found.measured for feature in found.names_of(name)]
-        twice = next((name for name in features if names.count(name) > 1), None)
+        counts = Counter(names)
+        twice = next((name for name in features if counts[name] > 1), None)
         if twice is not None:
             raise DataError(f"{where}: column {twice!r} is called as what data.date_features makes; rename it")
         return replace(found, shape=(len(found.feature_names or ()),))
@@ -320,7 +322,8 @@ def records_of(table: Table, format: Format) -> Records:
     """The records of a private file, those without a valid id left out; its columns are those of the public file."""
     problems = Problems()
     if format.settings.source != "npz":
-        _check_columns(table, format)
+        with problems.gathered():
+            _check_columns(table, format)
     elif format.id is None and "id" in table.columns:
         raise DataError(f"{table.where}: holds ids; say `ids: true` under data to protect persons, or leave them out")
     with problems.gathered():

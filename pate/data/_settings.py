@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from fnmatch import fnmatchcase
@@ -236,7 +237,7 @@ def _date_form(form: str) -> str:
     when = datetime(2003, 2, 1)
     try:
         again = datetime.strptime(when.strftime(form), form)
-    except ValueError:
+    except (ValueError, re.error):  # the latter of a form that says one thing twice
         again = None
     if again != when:
         raise ValueError("must say day, month and year, such as %Y-%m-%d, %d.%m.%Y or %d/%m/%Y %H:%M")

@@ -85,9 +85,11 @@ class ShardReader:
                         found += summary_of(kept, self._key)
                         self._write(kept)
             problems.raise_all()
-        except (DataError, RunError) as error:
+        except BaseException as error:  # half of it must never be taken for all
             self.close()
-            return str(error)
+            if isinstance(error, DataError | RunError):
+                return str(error)
+            raise
         return found
 
     def part(self, number: int) -> Block:

@@ -38,6 +38,10 @@ FEW_QUERIES = 100
 
 def parameter(check: Callable[[Any, str], Any], **options: Any) -> Any:
     """A dataclass field for a parameter: `check(value, name)` gives what it is stored as, or refuses it."""
+    if not callable(check):
+        raise TypeError(
+            f"parameter({check!r}): takes a function of value and name; describe it in the class's docstring"
+        )
     return dataclasses.field(metadata={"check": check}, **options)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import shutil
 import sqlite3
 import time
@@ -33,7 +34,7 @@ from pate.runs import _files as files
 from pate.runs._console import labels_table
 from pate.runs._files import RunFiles
 from pate.storage import Storage, check_exclusive, is_url, open_storage, pull
-from pate.storage._files import create_key, locked, make_folder, read_key, write_atomically
+from pate.storage._files import KEY_BYTES, locked, make_folder, read_key, write_atomically
 
 if TYPE_CHECKING:
     from pate.report.schema import BaselineReport, Report
@@ -352,7 +353,7 @@ class Run(RunFiles):
             read_key(key)
             return
         if not key.exists():
-            create_key(key)
+            write_atomically(key, secrets.token_bytes(KEY_BYTES))
         write_atomically(stored, config.to_yaml(), mode=0o644)
 
     def _adopt(self, config: RunConfig) -> None:

@@ -216,9 +216,11 @@ def write_beside(path: Path, content: bytes, mode: int = 0o600) -> Path:
 def create_key(path: Path) -> None:
     """Draw a random key, for its owner only. Of several callers at once one draws it, and the others find it."""
     temporary = write_beside(path, secrets.token_bytes(KEY_BYTES))
-    with suppress(FileExistsError):
-        os.link(temporary, path)
-    temporary.unlink()
+    try:
+        with suppress(FileExistsError):
+            os.link(temporary, path)
+    finally:
+        temporary.unlink()
     sync_folder(path.parent)
 
 

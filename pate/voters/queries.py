@@ -295,7 +295,7 @@ _Ask = Callable[[NDArray], NDArray[np.int64]]
 
 
 def ask(aggregator: Aggregator, queries: NDArray, console: Console) -> NDArray[np.int64]:
-    """_Ask in batches that are sure to fit; a batch shrinks where the limit on answers comes near.
+    """Ask in batches that are sure to fit; a batch shrinks where the limit on answers comes near.
 
     Examples that were never asked, because the limit on answers was reached, count as unanswered.
     """

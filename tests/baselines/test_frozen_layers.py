@@ -111,6 +111,8 @@ def test_a_record_that_frozen_layers_fail_for_counts_as_zero() -> None:
 def test_an_optimiser_that_is_none_is_refused() -> None:
     with pytest.raises(ConfigError, match="optimiser = 'sgd': must be one of momentum, adam"):
         classifier(optimiser="sgd").plan()
+    with pytest.raises(ConfigError, match=r"optimiser = \['adam'\]: must be one of momentum, adam"):
+        classifier(optimiser=["adam"]).plan()
 
 
 @pytest.mark.parametrize("optimiser", ["momentum", "adam"])

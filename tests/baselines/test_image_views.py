@@ -137,6 +137,7 @@ def test_a_run_goes_on_with_the_view_whose_turn_it_is(tmp_path: Path) -> None:
         ({"count": 0}, "views.count = 0"),
         ({"count": 2, "shift": -1}, "views.shift = -1"),
         ({"count": 2, "flip": 1}, "views.flip = 1: must be true or false"),
+        ([], "views = []: must have the keys count, shift, flip"),
         (8, "views = 8: must have the keys count, shift, flip"),
         ({"count": 2, "shift": 10}, "views: are for images of more than 10 pixels"),
     ],

@@ -232,6 +232,7 @@ def test_plan_of_a_config_gives_epsilon_and_time(capsys: pytest.CaptureFixture[s
         (["--mechanism", "gnmax", "--sigma", "5", "--gaps", "3:1"], "--teachers"),
         (["--mechanism", "gnmax", "--sigma", "5", "--gaps", "x", "--teachers", "5"], "lead:share"),
         (["--mechanism", "gnmax", "--sigma", "5", "--gaps", "9:1", "--teachers", "5"], "between 0 and"),
+        (["--mechanism", "gnmax", "--sigma", "5", "--max-queries", "9", "--classes", "0"], "at least 2"),
         ([], "--mechanism"),
     ],
 )

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support import REPOSITORY
 
+import pate
 from pate.baselines import build_baseline
 from pate.config import load_baseline_config, load_config, read_yaml
 from pate.errors import ConfigError
@@ -116,6 +119,22 @@ def test_overrides_apply_and_exponents_are_numbers(tmp_path: Path) -> None:
     assert config.mechanism["sigma"] == 30
     assert config.teachers[0].params["C"] == 1e-3
     assert config.budget.delta == 1e-6
+
+
+def test_plain_values_are_a_config_and_stay_as_they_are() -> None:
+    values = read_yaml(REPOSITORY / "configs" / "digits.yaml")
+    before = deepcopy(values)
+    config = load_config(values, ["mechanism.sigma=30"])
+    assert load_config(config) is config
+    assert config.mechanism["sigma"] == 30
+    assert values == before
+
+
+@pytest.mark.parametrize("nothing", [None, 5, []])
+def test_a_run_of_nothing_is_refused(nothing: Any, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="config: must be a file"):
+        pate.run(nothing, tmp_path / "run")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_stored_config_gives_the_same_digest(tmp_path: Path) -> None:

@@ -122,6 +122,9 @@ def test_the_card_says_what_dates_become(tmp_path: Path) -> None:
     format = Format.of_card(card)
     assert isinstance(format, Format)
     assert format.on_card() == data.columns
+    twice = dict(data.columns or {}) | {"dates": dict.fromkeys((data.columns or {})["dates"], "%Y-%Y-%m-%d")}
+    with pytest.raises(ValueError, match="nothing that can be used"):
+        Format.of_card(card | {"columns": twice})
     (tmp_path / "new.csv").write_text("\n".join([*COLUMNS, *PUBLIC, "1990-01-01,,f,"]))
     table: Table = table_in(tmp_path / "new.csv", format, format.dialect)
     np.testing.assert_array_equal(features_of(table, format)[:3], data.X_public[:3])

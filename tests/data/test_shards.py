@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 from pate.boundary import sum_counts
 from pate.config import Config, RaySettings, parse_config
 from pate.data import _shards as shards
+from pate.data._records import Format
 from pate.data._shards import Block, ShardReader, Summary
 from pate.data._sources import load, read_by_workers
 from pate.data.partition import split_into_parts, subsample_parts
@@ -128,6 +130,24 @@ def test_the_sources_agree_and_the_digest_knows_the_records_only(tmp_path: Path)
         assert sum(summary.records for summary in summaries) == 126
         digests.add(sum(summaries, Summary()).text)
     assert len(digests) == 1
+
+
+def test_a_reader_that_fails_while_it_reads_again_starts_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of its records must never be taken for all of them."""
+    *_, left = both(tmp_path, write(tmp_path, "csv"))
+    reader, read, failures = ShardReader(left, KEY, Split(3)), shards._records_in, [MemoryError()]
+    whole = [len(reader.part(number).y) for number in range(3)]
+    reader.close()
+
+    def fails_once(path: str, format: Format) -> Iterator[Records]:
+        if path == left.paths[1] and failures:
+            raise failures.pop()
+        yield from read(path, format)
+
+    monkeypatch.setattr(shards, "_records_in", fails_once)
+    with pytest.raises(MemoryError):
+        reader.part(0)
+    assert [len(reader.part(number).y) for number in range(3)] == whole
 
 
 def test_the_digest_knows_what_stands_under_an_id_and_the_key(tmp_path: Path) -> None:

@@ -79,6 +79,7 @@ def test_csv_in_one_file_with_a_split_column(tmp_path: Path) -> None:
         ({"private": "gone.csv"}, {}, ["gone.csv", "no such file", "data_dir"]),
         ({}, {"private": "age,sex,who,sick\n,f,ann,no\n"}, ["private.csv: column 'age', row 0", "finite number"]),
         ({}, {"private": "age,sex,who,sick\n1,f\n"}, ["private.csv, row 0", "fields"]),
+        ({}, {"private": "Age,sex,who,sick\n1,f,ann,no\n"}, ["'Age' is not in the public file", "no column 'age'"]),
         ({}, {"public": "sex\nf\n"}, ["private.csv: column 'age' is not in the public file"]),
         ({}, {"public": "age,sex\n"}, ["data.public", "no rows"]),
     ],
